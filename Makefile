@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # "Illegal instruction". This makes torch use AVX-512 at most.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 
-.PHONY: demo test test-fast test-slow lint format fuzz torture quality parallel rollout bench bench-quick screenshots clean
+.PHONY: demo test test-fast test-slow lint format fuzz torture quality parallel rollout versions bench bench-quick screenshots clean
 
 $(STAMP): pyproject.toml setup.py $(C_CODE)
 	$(PYTHON) -m venv $(VENV)
@@ -96,6 +96,11 @@ quality: $(STAMP)
 # Parallel layouts against one device, clean and with planted faults, over gloo.
 parallel: $(STAMP)
 	$(BIN)/python -m benchmarks.parallel.run $(PARALLEL)
+
+# Demos and fast tests with the oldest and newest frameworks and some between, one environment after the other: writes
+# the table of docs/versions.md. About an hour, and 10 GB of disk for each. VERSIONS="--only torch2.9" runs one.
+versions: $(STAMP)
+	$(BIN)/python benchmarks/versions/run.py $(VERSIONS)
 
 # The pictures of docs/view.md: look at them after a change of the page.
 screenshots: $(STAMP)

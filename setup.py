@@ -1,4 +1,6 @@
-"""Builds the C parts: statistics, stacks, overflow scans, comparing tensors. All other settings are in pyproject.toml.
+"""Builds the C parts: statistics, calls, journal, overflow scans, comparing tensors.
+
+All other settings are in pyproject.toml.
 
 Each part is optional: without a compiler the installation still succeeds, and msprobe uses the Python version.
 """
@@ -22,6 +24,7 @@ SOURCES = (
     "layout",
     "tiles",
     "crc32",
+    "damage",
     "shortest",
 )
 HEADERS = (
@@ -58,6 +61,18 @@ setup(
         Extension(
             "msprobe.collect.records._frames",
             sources=["src/msprobe/collect/records/_frames.c"],
+            extra_compile_args=["-O3"],
+            optional=True,
+        ),
+        Extension(
+            "msprobe.collect.records._values",
+            sources=["src/msprobe/collect/records/_values.c"],
+            extra_compile_args=["-O3"],
+            optional=True,
+        ),
+        Extension(
+            "msprobe.dump.native._journal",
+            sources=["src/msprobe/dump/native/_journal.c"],
             extra_compile_args=["-O3"],
             optional=True,
         ),

@@ -3,8 +3,9 @@
     python benchmarks/skill_trial.py lay DIR ANSWERS.json     20 directories; the answers go to a file elsewhere
     python benchmarks/skill_trial.py judge DIR ANSWERS.json   reads DIR/case*/REPORT.md, prints how many are right
 
-Each case has good/train.py, bad/train.py with one planted fault, and TASK.md. `lay --without-skill` lays out the same
-cases without the page and without msprobe in the task, for the comparison. Give the agent one case directory at a time,
+Each case has bad/train.py with one planted fault, TASK.md, and of the good run only what comes from its machine: two
+dumps (statistics and tensors) and the losses. `lay --without-skill` lays out the same cases with the losses only, for
+the comparison. Give the agent one case directory at a time,
 a shell with msprobe installed (`msprobe mcp . --allow-run` as server), and nothing else of this repository. A report is
 right if it names a word of the answer and the changed line's number within two lines.
 """
@@ -23,10 +24,11 @@ from check_gate import FAULTS, SCRIPTS
 
 CASES = 20
 SEED = 34
-TASK = """good/train.py and bad/train.py should train alike. They do not: the loss of bad/train.py is wrong.
-Do not compare the two files as text; the real ones are on two machines. Find what is wrong by running them.
+TASK = """bad/train.py should train as the good script does, which is on a different machine. It does not: its losses
+are wrong. good/losses.txt has the losses of the good run{dumps}. One line of bad/train.py is wrong: find it.
 Write REPORT.md: the call or setting that is wrong, its line in bad/train.py as "line N", and the evidence.
 """
+DUMPS = ", good/golden its dump with statistics, good/golden_tensors its dump with tensors"
 
 
 def lay(directory: Path, answers: Path, with_skill: bool) -> None:
@@ -38,12 +40,10 @@ def lay(directory: Path, answers: Path, with_skill: bool) -> None:
     for number, fault in enumerate(chosen, 1):
         name = f"case{number:02}"
         good = SCRIPTS[fault.script]
-        bad = good.replace(fault.old, fault.new, 1)
-        for side, text in (("good", good), ("bad", bad)):
-            place = directory / name / side
-            place.mkdir(parents=True)
-            (place / "train.py").write_text(text)
-        task = f"Read SKILL.md first.\n{TASK}" if with_skill else TASK
+        (directory / name / "bad").mkdir(parents=True)
+        (directory / name / "bad" / "train.py").write_text(good.replace(fault.old, fault.new, 1))
+        run_good(directory / name / "good", good, with_skill)
+        task = "Read SKILL.md first.\n" + TASK.format(dumps=DUMPS) if with_skill else TASK.format(dumps="")
         (directory / name / "TASK.md").write_text(task)
         if with_skill:
             (directory / name / "SKILL.md").write_text(page)
@@ -51,6 +51,20 @@ def lay(directory: Path, answers: Path, with_skill: bool) -> None:
         known[name] = {"words": fault.words, "line": line, "old": fault.old, "new": fault.new}
     answers.write_text(json.dumps(known, indent=1))
     print(f"{CASES} cases in {directory}; the answers are in {answers}: keep them from the agent")
+
+
+def run_good(place: Path, text: str, with_dumps: bool) -> None:
+    """Runs the good script and keeps its losses and dumps, not the script."""
+    place.mkdir()
+    script = place / "train.py"
+    script.write_text(text.replace("    loss.backward()", "    print(loss.item())\n    loss.backward()", 1))
+    losses = subprocess.run([sys.executable, "train.py"], cwd=place, capture_output=True, text=True, check=True).stdout
+    (place / "losses.txt").write_text(losses)
+    script.write_text(text)
+    for task, name in (("statistics", "golden"), ("tensor", "golden_tensors")) if with_dumps else ():
+        command = [sys.executable, "-m", "msprobe", "run", "-o", name, "--task", task, "train.py"]
+        subprocess.run(command, cwd=place, capture_output=True, check=True)
+    script.unlink()
 
 
 def judge(directory: Path, answers: Path) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
-from json_schemas import check_schema  # noqa: E402 beside this file
+from framework_versions import missing  # noqa: E402 beside this file
+from json_schemas import check_schema  # noqa: E402
 
 # Unit tests: quick, and they start no training process.
 UNITS = (
@@ -66,9 +67,12 @@ SMOKES = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     waiting = list(SMOKES)
     for item in items:
+        place = f"{item.path.relative_to(HERE).as_posix()}{item.nodeid[item.nodeid.index('::') :]}"
+        reason = missing(place)
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason))
         if item.get_closest_marker("slow"):
             continue
-        place = f"{item.path.relative_to(HERE).as_posix()}{item.nodeid[item.nodeid.index('::') :]}"
         smoke = next((start for start in waiting if place.startswith(start)), None)
         if smoke is not None:
             waiting.remove(smoke)

@@ -6,15 +6,29 @@ was left running. We have no such threads, so a run that ends with these words i
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 ABORTED = "terminate called without an active exception"
 
 
 def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    """`subprocess.run` with what it printed."""
-    return repeated(lambda: subprocess.run(command, capture_output=True, text=True, **options))
+    """`subprocess.run` with what it printed. After the timeout its ranks end too: they wait for each other in a loop,
+    and would outlive the test."""
+    return repeated(lambda: _run_group(command, **options))
+
+
+def _run_group(command: list[str], timeout: Optional[float] = None, **options: Any) -> subprocess.CompletedProcess[str]:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True, **options) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=timeout)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
 
 
 def repeated(attempt: Callable[[], Any]) -> Any:

@@ -51,7 +51,7 @@ _LOSS_SCALE = r"another argument.* is 2|another argument.* is 1"
 _NOT_SYNCED = r"not reduced|missing all-reduce|not synchroni[sz]ed|gradient not (averaged|summed)"
 _RANDOM = r"random|dropout|extra call"
 _RATE = r"AdamW: lr is 0\.02, not 0\.01"
-_GIVEN = r"given another|another argument|gives another|differs on rank|extra call|mis-sliced|replica"
+_GIVEN = r"received a different|different argument|returns a different|differs on rank|extra call|mis-sliced|replica"
 """The kind of a call that was given, or gives, something else: which call and rank it is says what to look at."""
 _TRANSFER = r"Tensor\.to\b|layers\.1(\.norm1|\.Block)|Gpt"
 _FACTOR = r"not averaged|times what it should be"
@@ -64,7 +64,7 @@ FAULTS = (
     Case("tensor2", "no_all_reduce_in_backward", REDUCTION, rf"{_UP}|{_NORM2}", _MISSING),
     Case("tensor2", "reduced_twice", REDUCTION, _DOWN, _TWICE),
     Case("tensor2", "reduced_twice_in_backward", REDUCTION, rf"{_UP}|{_NORM2}", _TWICE),
-    Case("tensor2", "bias_on_every_rank", REDUCTION, _DOWN, r"gives another|given another|bias"),
+    Case("tensor2", "bias_on_every_rank", REDUCTION, _DOWN, r"returns a different|received a different|bias"),
     Case("tensor2", "shard_shifted", SLICING, _UP, _SLICED, (1,)),
     Case("tensor4", "shards_swapped", SLICING, _DOWN, _SLICED),
     Case("tensor2", "queries_first", SLICING, _QKV, _SLICED),

@@ -1,7 +1,8 @@
 """Makes the dumps of all pairs, checks that they are what they claim, compares each pair once.
 
 python benchmarks/unseen7/run.py check      trains both runs of each pair with dumps; prints doubtful pairs
-python benchmarks/unseen7/run.py compare    compares the dumps; writes results.json
+python benchmarks/unseen7/run.py compare    compares the dumps; writes results.json beside the dumps
+                                            (the results.json here is that of the first comparison)
 """
 
 import contextlib
@@ -101,7 +102,7 @@ def compare():
 
     results = {}
     only = sys.argv[2:]
-    stored = HERE / "results.json"
+    stored = WORK / "results.json"
     if only and stored.exists():
         results = json.loads(stored.read_text())
     pairs = json.loads((HERE / "answers.json").read_text())

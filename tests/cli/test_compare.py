@@ -46,7 +46,10 @@ def test_the_first_line_names_the_origin_and_the_exit_code_is_1(
 ) -> None:
     assert main(["compare", *pair]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"Origin: {RELU} in Module.act.ReLU gives another output.0 for inputs with the same statistics"
+    assert (
+        lines[0] == f"Origin: {RELU} in Module.act.ReLU returns a different output.0 "
+        "although its inputs have the same statistics"
+    )
     assert lines[1:5] == [
         f"  call    {RELU}",
         "  module  Module.act.ReLU",
@@ -296,7 +299,7 @@ def test_usage_errors_say_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_a_comparison_in_a_notebook_is_its_answer(pair: tuple[str, str]) -> None:
     found = compare(Path(pair[0]), Path(pair[1]))
     page = found._repr_html_()
-    assert page.startswith(f"<b>Origin: {RELU} in Module.act.ReLU gives another output.0")
+    assert page.startswith(f"<b>Origin: {RELU} in Module.act.ReLU returns a different output.0")
     assert "Rows: 6, of them 5 pass" in page
     assert len(page) < 1000
     assert len(repr(found)) < 2000

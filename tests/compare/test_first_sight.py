@@ -208,7 +208,7 @@ def test_a_module_that_gives_another_shape_is_named(tmp_path: Path, level: str) 
     if level == "L0":
         assert (
             found.origin.sentence
-            == "Module.router.Router.forward.0 gives output.1 in another shape: [6, 1], not [6, 2]"
+            == "Module.router.Router.forward.0 gives output.1 in a different shape: [6, 1], not [6, 2]"
         )
     else:
         assert found.origin.sentence.startswith("Tensor.topk.0.forward in Module.router.Router was called with another")
@@ -255,7 +255,7 @@ def test_another_loss_is_said_where_it_is_no_module(tmp_path: Path) -> None:
     found = answer(tmp_path, level="L0", between=scaled, golden={"level": "L0"})
     assert found.origin is not None
     assert found.origin.sentence == (
-        "Module.fc2.Linear.backward.0 was given another input.0: what is computed after Module.fc2.Linear.forward.0 "
+        "Module.fc2.Linear.backward.0 received a different input.0: what is computed after Module.fc2.Linear.forward.0 "
         "differs (the loss, its labels)"
     )
 
@@ -362,7 +362,7 @@ def test_an_input_of_the_module_around_is_named_at_level_l0(tmp_path: Path) -> N
     golden = {"change": lambda _: WithMask(0), "level": "L0"}
     found = answer(tmp_path, change=lambda _: WithMask(1), level="L0", golden=golden)
     assert found.origin is not None
-    assert found.origin.sentence.startswith("Module.block.Masked.forward.0 was given another input.1")
+    assert found.origin.sentence.startswith("Module.block.Masked.forward.0 received a different input.1")
 
 
 class Attention(nn.Module):

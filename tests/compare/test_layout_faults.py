@@ -39,7 +39,7 @@ def test_another_argument_of_the_rank_that_differs_is_named(
     origin = compare(run, single).origin
     assert origin is not None
     assert origin.name == "Functional.relu.1.forward"
-    said = "was called with another argument on rank 1: inplace is True, not None"
+    said = "was called with a different argument on rank 1: inplace is True, not None"
     assert (said in origin.sentence) == (ranks == (1,))
 
 

@@ -93,7 +93,7 @@ FAULTS: list[tuple[str, str, tuple[str, ...], str, dict[str, Any]]] = [
 ]
 
 BEYOND_A_DUMP = [
-    # Max, min, mean and norm are the same for the same numbers in another order: the consumer is blamed.
+    # Max, min, mean and norm are the same for the same numbers in a different order: the consumer is blamed.
     ("convnet", "wrong flatten", (ROOT, "drop"), "", {}),
 ]
 

@@ -1,4 +1,4 @@
-"""Sums in another order, written as other calls: the same module with other innards is the same."""
+"""Sums in a different order, written as other calls: the same module with other innards is the same."""
 
 from __future__ import annotations
 

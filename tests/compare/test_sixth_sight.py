@@ -171,7 +171,7 @@ def test_a_fused_projection_is_no_missing_call(tmp_path: Path) -> None:
     result = answer(tmp_path, fuse(1))
     assert result.origin is not None
     assert result.origin.name == "Functional.silu.1.forward"
-    assert "was given another input.0" in said(result)
+    assert "received a different input.0" in said(result)
 
 
 def test_fused_projections_are_harmless(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def prepared(how: Callable[[Tensor], Tensor]) -> Change:
         (
             lambda x: F.pad(x, (0, 0, 2, 0))[:, :6],
             lambda x: F.pad(x, (0, 0, 0, 2))[:, :6],
-            "Functional.pad.0.forward was called with another argument: pad[2] is 2, not 0",
+            "Functional.pad.0.forward was called with a different argument: pad[2] is 2, not 0",
         ),
     ],
 )

@@ -22,8 +22,13 @@ CHECKED = (
     "docs/ci.md",
     "docs/again.md",
     "docs/prove.md",
+    "docs/precision.md",
 )
-TRANSLATED = {"docs/zh/guide.md": "docs/guide.md", "docs/zh/prove.md": "docs/prove.md"}
+TRANSLATED = {
+    "docs/zh/guide.md": "docs/guide.md",
+    "docs/zh/again.md": "docs/again.md",
+    "docs/zh/prove.md": "docs/prove.md",
+}
 HOME = "/home/you"
 RUN = {"python": [sys.executable, "-"], "sh": ["bash", "-e"]}
 

@@ -92,6 +92,8 @@ def test_an_agent_gets_the_answer_and_its_evidence(roots: Path) -> None:
     assert (why["call"], why["module"]) == (RELU, "Module.act.ReLU.forward.0")
     assert why["values"][-1]["verdict"] == "error"
     assert "train.py, line 12" in why["target_stack"][0]
+    assert why["target_flow"]["takes"][0] == {"slot": "input.0", "made_by": LINEAR}
+    assert [one["slot"] for one in why["golden_flow"]["gives"]] == ["output.0"]
     assert rows["total"] >= 1
     assert RELU in config["tensor"]["list"]
     assert overflow["producer"] is None

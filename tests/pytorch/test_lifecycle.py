@@ -260,7 +260,7 @@ def test_a_second_debugger_takes_over_and_the_first_has_no_effect(tmp_path, logg
     second = PrecisionDebugger(configured(tmp_path, level="mix"))
     assert logged(f"takes over from the first, in {tmp_path}")
     train(first, model, 3)
-    assert logged("this call has no effect: a later PrecisionDebugger has replaced this one")
+    assert logged("this call has no effect: this debugger was replaced by a newer PrecisionDebugger")
     train(second, model, 2)
     train(first, model, 1)
     assert sorted(path.name for path in (tmp_path / "dump").glob("step*")) == ["step0", "step1"]

@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import multiprocessing
 import sys
+from datetime import timedelta
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Callable
 
@@ -27,7 +29,6 @@ from torch.distributed.pipelining import (
 )
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.experimental import context_parallel
-from torch.distributed.tensor.experimental._context_parallel._attention import _cp_options
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -38,6 +39,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data.distributed import DistributedSampler
 
 from msprobe.pytorch import PrecisionDebugger
+from msprobe.pytorch.features import context_parallel_module
 
 WORLD = 4
 Layout = Callable[[Any], list[Any]]
@@ -215,7 +217,7 @@ def data_parallel(debugger: Any) -> list[Any]:
 
 def context(debugger: Any, balanced: bool, inside: bool) -> list[Any]:
     """The sequence is cut over the ranks while the context lasts."""
-    _cp_options.enable_load_balance = balanced
+    context_parallel_module()._cp_options.enable_load_balance = balanced
     mesh = init_device_mesh("cpu", (WORLD,), mesh_dim_names=("cp",))
     model, batch, target = nn.Linear(6, 6), sample(0, 2, 16, 6), sample(1, 2, 16, 6)
     if debugger is not None and not inside:
@@ -311,7 +313,7 @@ def equal(first: list[Any], second: list[Any]) -> bool:
 
 def run_all(rank: int, directory: Path, level: str) -> None:
     store = dist.FileStore(str(directory / "store"), WORLD)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD, timeout=timedelta(seconds=120))
     torch.set_num_threads(1)
     results = {}
     for name in sorted(LAYOUTS, key=lambda one: one != "megatron"):  # which expects to find one group only
@@ -335,8 +337,13 @@ def main(directory: Path, level: str, *names: str) -> None:
     ranks = [context.Process(target=run_all, args=(rank, directory, level)) for rank in range(WORLD)]
     for one in ranks:
         one.start()
-    for one in ranks:
-        one.join()
+    running = set(ranks)
+    while running:
+        wait([one.sentinel for one in running])
+        running = {one for one in running if one.is_alive()}
+        if any(one.exitcode for one in ranks):  # the others would wait for it, in a loop that never ends
+            for one in running:
+                one.kill()
     sys.exit(max(abs(one.exitcode or 0) for one in ranks))
 
 

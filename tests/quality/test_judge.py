@@ -90,7 +90,7 @@ def test_no_origin_is_a_miss_and_words_that_lack_make_a_poor_sentence() -> None:
 def test_a_forward_fault_that_is_blamed_on_the_optimizer_is_wrong() -> None:
     from cases import Expect
 
-    found = origin("Tensor.sqrt.5.forward gives another output.0", "Tensor.sqrt.5.forward", None)
+    found = origin("Tensor.sqrt.5.forward returns a different output.0", "Tensor.sqrt.5.forward", None)
     assert verdict_of(Expect(modules=("",)), found) == "right"
     assert verdict_of(Expect(modules=("",)), {**found, "source": "training.py:3 in _train"}) == "wrong"
 
@@ -99,7 +99,7 @@ def test_a_forward_fault_that_is_blamed_on_the_optimizer_is_wrong() -> None:
 def test_the_same_inputs_are_untrue_where_one_differs_or_was_not_compared(verdict: str) -> None:
     from cases import Expect
 
-    found = origin(f"{NORM} gives another output.0 for the same inputs", NORM, NORM_MODULE)
+    found = origin(f"{NORM} returns a different output.0 for the same inputs", NORM, NORM_MODULE)
     expect = Expect(modules=("blocks.1.norm",))
     assert verdict_of(expect, found, [row(f"{NORM}.input.0")]) == "right"
     assert verdict_of(expect, found, [row(f"{NORM}.input.0", verdict)]) == "poor sentence"
@@ -123,7 +123,7 @@ def test_a_parameter_is_right_only_when_it_is_named() -> None:
     name = "Module.blocks.1.norm.LayerNorm.forward.0.parameters.weight"
     named = origin("weight weight of Module.blocks.1.norm.LayerNorm differs", name, NORM_MODULE)
     assert verdict_of(expect, named) == "right"
-    unnamed = origin(f"{NORM} was given another input.1", NORM, NORM_MODULE)
+    unnamed = origin(f"{NORM} received a different input.1", NORM, NORM_MODULE)
     assert verdict_of(expect, unnamed) == "poor sentence"
     assert verdict_of(expect, {**unnamed, "module": "Module.head.Linear"}) == "wrong"
 

@@ -12,7 +12,7 @@ import pytest
 
 from msprobe.cli import main
 
-from .faulty import FAULTS, OTHERS, PAIRS, SCRIPT
+from .faulty import FAULTS, IMAGE_FAULTS, OTHERS, PAIRS, SCRIPTS
 
 QUICK = ("eps",)
 
@@ -22,17 +22,26 @@ def _run(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The script with its golden dumps: one with tensors, one with statistics only."""
-    directory = tmp_path_factory.mktemp("prove")
-    (directory / "train.py").write_text(SCRIPT)
-    for task in ("tensor", "statistics"):
+def _make_place(factory: pytest.TempPathFactory, script: str, *tasks: str) -> Path:
+    directory = factory.mktemp("prove")
+    (directory / "train.py").write_text(SCRIPTS[script])
+    for task in tasks:
         section = {"summary_mode": "md5"}
         settings = {"task": task, "level": "mix", "dump_path": f"./golden_{task}", "step": [0, 1], task: section}
         (directory / "config.json").write_text(json.dumps(settings))
         assert _run(directory, "run", "--config", "config.json", "train.py").returncode == 0
     return directory
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The script with its golden dumps: one with tensors, one with statistics only."""
+    return _make_place(tmp_path_factory, "attention", "tensor", "statistics")
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _make_place(tmp_path_factory, "image", "tensor")
 
 
 def _prove(place: Path, fault: str, *options: str) -> tuple[int, dict[str, Any], str]:
@@ -51,16 +60,36 @@ def test_a_fault_is_proved_at_its_call(place: Path, fault: str) -> None:
     assert cause["share"] == pytest.approx(1, abs=0.01)
     if fault in QUICK:
         assert errors.count("run ") == 2
+        assert proof["differing"] > cause["left"] == 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pair", PAIRS, ids="+".join)
-def test_two_faults_are_two_causes(place: Path, pair: tuple[str, str]) -> None:
+@pytest.mark.parametrize("fault", IMAGE_FAULTS)
+def test_a_fault_of_the_image_model_is_proved_at_its_call(image: Path, fault: str) -> None:
+    code, proof, errors = _prove(image, fault)
+    assert (code, proof.get("verdict")) == (0, "proved"), (proof, errors)
+    (cause,) = proof["causes"]
+    assert IMAGE_FAULTS[fault] in cause["name"]
+
+
+def _expect_two_causes(place: Path, pair: tuple[str, str], names: dict[str, str]) -> None:
     code, proof, errors = _prove(place, ",".join(pair))
     assert (code, proof.get("verdict")) == (0, "proved"), (proof, errors)
     assert len(proof["causes"]) == 2
-    assert all(any(FAULTS[fault] in one["name"] for one in proof["causes"]) for fault in pair)
+    assert all(any(names[fault] in one["name"] for one in proof["causes"]) for fault in pair)
     assert sum(one["share"] for one in proof["causes"]) == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", PAIRS["attention"], ids="+".join)
+def test_two_faults_are_two_causes(place: Path, pair: tuple[str, str]) -> None:
+    _expect_two_causes(place, pair, FAULTS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", PAIRS["image"], ids="+".join)
+def test_two_faults_of_the_image_model_are_two_causes(image: Path, pair: tuple[str, str]) -> None:
+    _expect_two_causes(image, pair, IMAGE_FAULTS)
 
 
 @pytest.mark.slow
@@ -111,3 +140,45 @@ def test_nothing_to_prove_and_no_call_to_graft(place: Path) -> None:
     assert "there is nothing to prove" in done.stderr
     done = _run(place, "prove", "--golden", "golden_tensor", "train.py", "lr")
     assert (done.returncode, "no call that could be grafted" in done.stderr) == (2, True), done.stderr
+
+
+_COMPILED = """
+import sys
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+torch.manual_seed(0)
+compiled = len(sys.argv) > 1
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 4)
+        self.act = torch.compile(self._act, backend="eager") if compiled else self._act
+
+    def _act(self, x):
+        return F.gelu(x, approximate="tanh" if compiled else "none") * 1.5
+
+    def forward(self, x):
+        return self.down(self.act(self.up(x)))
+
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in torch.randn(2, 4, 8):
+    model(batch).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.slow
+def test_a_call_inside_a_compiled_region_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(_COMPILED)
+    done = _run(tmp_path, "run", "-o", "golden_tensor", "--task", "tensor", "train.py")
+    assert done.returncode == 0, done.stderr
+    code, proof, errors = _prove(tmp_path, "compiled", "--call", "Functional.gelu.0.forward")
+    assert (code, proof) == (2, {}), (proof, errors)
+    assert errors.splitlines()[-1].startswith("msprobe prove: ")

@@ -76,6 +76,10 @@ def test_the_page_follows_a_watched_run(open_view: Open, tmp_path: Path) -> None
     page.wait_for_selector("#heat")
     assert "Nothing wrong" in page.inner_text(".sentence")
     assert page.locator("#tabs button").count() == 1
+    assert "live" in page.inner_text("#living")
+    until(page, "document.getElementById('curve_name').textContent === 'Curve: loss'")
+    page.select_option("#statistic", "norm")
+    until(page, "document.getElementById('curve_name').textContent.includes('grad/layer0')")
     box = page.locator("#heat").bounding_box()
     page.mouse.click(box["x"] + 500, box["y"] + 40)
     until(page, "document.getElementById('curve_name').textContent.includes('grad/layer2.weight')")
@@ -87,7 +91,40 @@ def test_the_page_follows_a_watched_run(open_view: Open, tmp_path: Path) -> None
     page.wait_for_selector("#alarms")
     page.locator("#alarms button").first.click()
     until(page, "document.getElementById('curve_name').textContent.includes('grad/layer1.weight')")
+    write(store, 21, (Alarm(21, "loss_spike", "scalar", "loss", "At step 21 the loss jumped."),))
+    page.wait_for_selector("#alarms button:text-is('loss')")
+    page.locator("#alarms button:text-is('loss')").click()
+    until(page, "document.getElementById('curve_name').textContent === 'Curve: loss'")
+    until(page, "document.getElementById('statistic').value === 'value'")
     store.close()
+    until(page, "document.getElementById('living') === null")
+
+
+def test_the_first_alarm_is_shown_before_anything_is_clicked(open_view: Open, tmp_path: Path) -> None:
+    store = watched(tmp_path / "watch", 20)
+    write(store, 20, (Alarm(20, "loss_spike", "scalar", "loss", "At step 20 the loss jumped."),))
+    store.close()
+    page = open_view(tmp_path / "watch").page
+    until(page, "document.getElementById('curve_name').textContent === 'Curve: loss'")
+    assert page.locator("#curve_legend span").all_inner_texts() == ["rank 0", "alarm"]
+
+
+def test_a_run_that_has_ended_is_not_live_and_is_read_once(tmp_path: Path, serve: Any) -> None:
+    from msprobe.view import routes
+
+    watched(tmp_path / "watch", 20).close()
+    session = serve(tmp_path / "watch", fresh=True).session
+    for _ in range(3):
+        for read in (routes.answer, routes.trends, routes.pulse):
+            found = json.loads(read(session, {}).body)
+        session._next_look = 0.0
+        assert (found["version"], found["living"]) == (1, False)
+    killed = watched(tmp_path / "killed", 20)  # it never closes: only its age tells
+    session = serve(tmp_path / "killed", fresh=True).session
+    assert session.is_living
+    killed._database.execute("UPDATE steps SET time = time - 100000")
+    assert not session.is_living
+    killed.close()
 
 
 def test_the_heatmap_shows_the_rank_that_is_chosen(open_view: Open, tmp_path: Path) -> None:
@@ -97,17 +134,19 @@ def test_the_heatmap_shows_the_rank_that_is_chosen(open_view: Open, tmp_path: Pa
     page.wait_for_selector("#rank")
     assert page.locator("#rank option").all_inner_texts() == ["0", "1"]
 
-    def title_at_the_end() -> str:
+    def tip_at_the_end() -> str:
+        page.evaluate("document.getElementById('heat')?.scrollIntoView()")
         box = page.locator("#heat").bounding_box()
         if box is None:  # it is being drawn anew
             return ""
         page.mouse.move(box["x"] + box["width"] - 4, box["y"] + 40)
-        found: str = page.get_attribute("#heat", "title") or ""
+        found: str = page.text_content("#tip") or ""
         return found
 
-    wait_until(lambda: " · 19 · " in title_at_the_end())
+    page.select_option("#statistic", "norm")
+    wait_until(lambda: "step 19: " in tip_at_the_end())
     page.select_option("#rank", "1")
-    wait_until(lambda: " · 11 · " in title_at_the_end())
+    wait_until(lambda: "step 11: " in tip_at_the_end())
 
 
 def test_two_watched_runs_and_an_export(open_view: Open, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dumps import ranks_dump, unmatched_pair
+from polling import until
 from written import call, saved, tensor, write_dump
 
 from msprobe.check.core.results import ResultFiles
@@ -83,7 +84,7 @@ def test_an_overflow_names_its_producer(tmp_path: Path) -> None:
     found = Contents(open_material(write_dump(tmp_path / "d", data, None, stacks))).answer
     assert found["verdict"] == "found"
     assert "Torch.exp.0.forward" in found["sentence"]
-    assert found["excerpt"]["lines"] == ["y = torch.exp(x)"]
+    assert found["code"]["target"]["own"]["lines"] == ["y = torch.exp(x)"]
 
 
 def test_results_of_run_ut_open(tmp_path: Path) -> None:
@@ -98,6 +99,23 @@ def test_results_of_run_ut_open(tmp_path: Path) -> None:
     assert "Functional.gelu.0.forward" in answer["sentence"]
     assert contents.table.row(answer["row"]).reason == "cosine 0.5"
     assert answer["counts"]["error"] == 1
+
+
+def test_the_output_directory_of_run_ut_with_several_ranks_opens(open_view: Any, tmp_path: Path) -> None:
+    for label in ("step0/rank0", "step0/rank1"):
+        files = ResultFiles(tmp_path / label, stamp="20260101000000")
+        status = "error" if label.endswith("1") else "pass"
+        cells = ["0.5"] * 9 + ["333.8"] + ["0.5"] * 7
+        row = ["Functional.gelu.0.forward.output.0", "float64", "float32", "[2, 3]", *cells, status, ""]
+        files.add("Functional.gelu.0", status, "SKIP", "", [row])
+        files.close()
+    page = open_view(tmp_path).page
+    assert "the first is Functional.gelu.0.forward" in page.inner_text(".sentence")
+    assert page.locator("#unit option").all_inner_texts() == ["all steps and ranks", "step0/rank0", "step0/rank1"]
+    until(page, "document.querySelectorAll('#rows .row').length === 2")
+    passed, failed = page.locator("#rows .row").all_inner_texts()
+    assert "333.8" in failed
+    assert "333.8" not in passed  # a value near zero makes it large: the rule of the API has let it pass
 
 
 def test_a_watched_run_and_a_dump_cannot_be_compared(tmp_path: Path) -> None:

@@ -55,17 +55,19 @@ def test_the_answer_is_on_top_and_enter_goes_there(open_view: Open, pair: tuple[
     sentence = page.inner_text(".sentence")
     assert "relu" in sentence
     assert "blocks.1" in sentence
-    here = page.inner_text("#answer .excerpt .here")
+    here = page.locator("#answer .excerpt .here").first.inner_text()
     assert "F.relu(h)" in here
-    assert len(page.query_selector_all("#answer .excerpt span")) == 7
+    assert page.locator("#answer .excerpt").count() == 2
+    assert page.locator("#answer .excerpt mark").first.inner_text() == "relu"
     sides = page.inner_text("#answer .sides")
     assert "target" in sides
     page.keyboard.press("n")
     page.keyboard.press("Enter")
     page.wait_for_selector("#answer.folded")
     assert "relu" in picked(page)
-    assert page.query_selector("#rows .row.picked .introduced") is not None
-    assert "introduced" in page.inner_text("#rows .row.picked")
+    assert page.query_selector("#rows .row.picked .dot.origin") is not None
+    assert "origin" in page.inner_text("#rows .row.picked")
+    assert page.locator("#rows .dot.origin").count() == 1
 
 
 def test_two_trees_open_together_and_filter(open_view: Open, pair: tuple[Path, Path]) -> None:
@@ -76,7 +78,8 @@ def test_two_trees_open_together_and_filter(open_view: Open, pair: tuple[Path, P
     assert node.locator("> span").nth(1).inner_text().startswith("1")
     page.select_option("#unit", "0")
     until(page, "document.querySelectorAll(\"[data-path='blocks.0'] .dot.introduced\").length === 0")
-    assert node.locator(".dot.introduced").count() == 2
+    assert node.locator(".dot.origin").count() == 2
+    assert page.locator("[data-path='blocks'] .dot.origin").count() == 0  # the origin is one mark of each tree
     closed = page.locator("[data-path='blocks.0']")
     assert closed.get_attribute("aria-expanded") == "false"
     assert page.locator("[data-path='blocks.0.attn']").count() == 0
@@ -106,7 +109,9 @@ def test_the_tree_has_keys_and_the_map_leads_to_a_module(open_view: Open, pair: 
     page.keyboard.press("ArrowDown")
     assert page.evaluate(focus) == "blocks.0"
     box = page.locator("#map").bounding_box()
-    page.mouse.click(box["x"] + box["width"] * 0.55, box["y"] + 5)
+    page.mouse.move(box["x"] + box["width"] * 0.1, box["y"] + 25)
+    assert "forward" in page.inner_text("#tip")
+    page.mouse.click(box["x"] + box["width"] * 0.1, box["y"] + 25)
     page.wait_for_selector(".node.picked")
     assert "module=" in page.url
 
@@ -127,7 +132,7 @@ def test_the_plot_zooms_and_the_lanes_choose_a_step(open_view: Open, pair: tuple
     page.mouse.move(box["x"] + 200, box["y"] + 60, steps=3)
     page.mouse.up()
     zoomed = wait_for_count(page, f"n < {total}")
-    assert abs(zoomed / total - 100 / box["width"]) < 0.05
+    assert abs(zoomed / total - 100 / (box["width"] - 52)) < 0.05
     assert "zoomed" in page.inner_text("#count")
     page.click("#whole")
     wait_for_count(page, f"n === {total}")
@@ -163,6 +168,9 @@ def test_n_and_p_jump_and_slash_searches(open_view: Open, pair: tuple[Path, Path
     page.keyboard.press("/")
     page.keyboard.type("statistics say nothing like this")
     assert wait_for_count(page, "n === 0") == 0
+    assert page.inner_text("#none") == "No row matches statistics say nothing like this"
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#none", state="hidden")
 
 
 def test_filters_and_arrows(open_view: Open, pair: tuple[Path, Path]) -> None:
@@ -173,7 +181,7 @@ def test_filters_and_arrows(open_view: Open, pair: tuple[Path, Path]) -> None:
     page.check("#introduced")
     introduced = wait_for_count(page, f"n < {differing}")
     words = set(page.locator("#rows .row [role=cell]:first-child").all_inner_texts())
-    assert words == {"introduced"}
+    assert words == {"origin", "introduced"}
     assert introduced > 0
     page.uncheck("#introduced")
     page.check("input[data-verdict=pass]")
@@ -344,7 +352,8 @@ def test_names_keep_what_tells_them_apart_and_columns_resize(
     cells = page.locator("#rows .row .mono")
     narrow = cells.all_inner_texts()
     assert len(set(narrow)) == len(narrow) or page.locator("#unit").count()
-    assert cells.first.get_attribute("title").startswith("Module.blocks.1.attn.proj.Linear.forward.0.")
+    tip = page.locator("#rows .row").first.get_attribute("data-tip")
+    assert tip.startswith("Module.blocks.1.attn.proj.Linear.forward.0.")
     overflow = "[...document.querySelectorAll('#rows .row .mono')].every(e => e.scrollWidth <= e.clientWidth + 1)"
     assert page.evaluate(overflow)
     grip = page.locator(".grip[data-column=name]")

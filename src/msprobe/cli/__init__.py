@@ -39,6 +39,7 @@ VERBS = (
     ("watch", "show trends and alarms of a watched run: what began first, and where"),
     ("rollout", "check the log-probs of a rollout, and dump the trainer's side for its tokens"),
     ("weights", "compare the weights of two checkpoints, or of a checkpoint and an engine"),
+    ("precision", "estimate which layers a low-precision format (fp8, mxfp8, nvfp4 ...) would damage"),
     ("overflow", "find the first call that produced NaN or infinity"),
     ("compiled", "run a script and check its torch.compile regions: wrong, or only rounded differently?"),
     ("run_ut", "check the accuracy of each API in a dump"),

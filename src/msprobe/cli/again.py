@@ -20,9 +20,10 @@ EPILOG = """example:
   msprobe again --fix train.py                      also runs it twice with the remedy, and says whether that helps
   msprobe again --step 0-99 -m mypackage.train
   msprobe again torchrun --nproc_per_node 2 train.py
+  msprobe again msrun --worker_num=2 --local_worker_num=2 train.py
   msprobe again -o first train.py; msprobe again --against first/run1/dump train.py
   all words after SCRIPT or MODULE are arguments of the script. A step ends with optimizer.step(); the script is ended
-  after the last wanted step. Only for PyTorch scripts.
+  after the last wanted step. PyTorch, or MindSpore in PYNATIVE mode: there a step ends when the optimizer has run.
 exit code: 0 the run repeats itself, 1 it does not, 2 failed"""
 _OPTIONS = ("--step", "--level", "--against", "-o", "--output")
 

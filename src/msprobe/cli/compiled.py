@@ -74,7 +74,7 @@ class _CheckImports(ScriptImports):
 
     def conclude(self) -> int:
         if self._session is None:
-            return _refuse("the script never imported torch")
+            return 2 if self.refused else _refuse("the script never imported torch")
         self._session.remove()
         print(self._session.answer)
         if not self._session.answer.checked:

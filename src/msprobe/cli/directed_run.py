@@ -20,17 +20,26 @@ class _DirectedImports(ScriptImports):
     def __init__(self, directions: Directions) -> None:
         super().__init__()
         self._directions = directions
-        self._driver: Any = None
+        self._torch: Any = None
+        self._mindspore: Any = None
 
     def _after_torch_import(self) -> None:
         from msprobe.pytorch.directed.driver import DirectedDriver
 
-        self._driver = DirectedDriver(self._directions)
-        self._driver.install()
+        self._torch = DirectedDriver(self._directions)
+        self._torch.install()
+
+    def _after_mindspore_import(self) -> None:
+        from msprobe.mindspore.directed.driver import DirectedDriver
+
+        self._mindspore = DirectedDriver(self._directions)
+        self._mindspore.install()
 
     def finish(self) -> None:
-        if self._driver is not None:
-            self._driver.finish()
+        if self._mindspore is not None:
+            self._mindspore.finish()
+        if self._torch is not None and not (self._mindspore is not None and self._mindspore.collected):
+            self._torch.finish()
 
 
 def main() -> None:

@@ -106,11 +106,21 @@ def _frameworks() -> Iterator[Finding]:
     for name, words in (("torch", "PyTorch"), ("mindspore", "MindSpore"), ("torch_npu", "torch_npu")):
         version = installed(name)
         if version is not None:
-            yield Finding(OK, words, version)
+            yield _framework(words, version)
     if installed("torch") is None and installed("mindspore") is None:
         text = "neither PyTorch nor MindSpore is installed: dumps can be read, not collected"
         yield Finding(NOTE, "framework", text)
     yield Finding(OK, "numpy", installed("numpy") or "not installed")
+
+
+def _framework(words: str, version: str) -> Finding:
+    from msprobe.frameworks.versions import MINDSPORE, PYTORCH, is_below, problem_of
+
+    supported = next((one for one in (PYTORCH, MINDSPORE) if one.words == words), None)
+    problem = problem_of(supported, version) if supported is not None else ""
+    if supported is None or not problem:
+        return Finding(OK, words, version)
+    return Finding(PROBLEM if is_below(supported, version) else NOTE, words, problem)
 
 
 def _beside() -> Finding:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from msprobe.collect import notices
 from msprobe.config.errors import ConfigError
+from msprobe.frameworks.versions import UnsupportedVersion
 
 if TYPE_CHECKING:
     from msprobe.config import Settings
@@ -78,7 +79,7 @@ def add_script(parser: argparse.ArgumentParser) -> None:
 def split_words(words: Sequence[str]) -> Sequence[str]:
     """Gives `--watch` an empty FILE if the next word is not a file."""
     options = ("--watch", *_WITH_VALUE)
-    for place, word in enumerate(words[: _script_place(words, options)]):
+    for place, word in enumerate(words[: script_place(words, options)]):
         if word == "--watch" and not "".join(words[place + 1 : place + 2]).endswith(".json"):
             words = [*words[:place], "--watch=", *words[place + 1 :]]
     return split_module(words, options)
@@ -86,13 +87,13 @@ def split_words(words: Sequence[str]) -> Sequence[str]:
 
 def split_module(words: Sequence[str], options: Sequence[str]) -> Sequence[str]:
     """Splits `-mMODULE` into two words, so that argparse leaves all later words to the module."""
-    for place, word in enumerate(words[: _script_place(words, options)]):
+    for place, word in enumerate(words[: script_place(words, options)]):
         if word.startswith("-m") and word != "-m":
             return [*words[:place], "-m", word[2:], *words[place + 1 :]]
     return words
 
 
-def _script_place(words: Sequence[str], options: Sequence[str]) -> int:
+def script_place(words: Sequence[str], options: Sequence[str]) -> int:
     """The place of the script: the first word that is neither an option nor the value of one of `options`."""
     for place, word in enumerate(words):
         if word == "-m" or (not word.startswith("-") and (not place or words[place - 1] not in options)):
@@ -244,12 +245,14 @@ class ScriptImports(importlib.abc.MetaPathFinder):
     """Acts after the script has imported a framework. A script that only searches for torch does not import it."""
 
     def __init__(self) -> None:
+        self.refused = False
+        """Whether a framework is too old."""
         self._acts = {"torch": self._after_torch_import, "mindspore": self._after_mindspore_import}
 
     def watch(self) -> None:
         for name in list(self._acts):
             if name in sys.modules:  # a start-up file such as sitecustomize imported it
-                self._acts.pop(name)()
+                self._act(self._acts.pop(name))
         sys.meta_path.insert(0, self)
 
     def find_spec(
@@ -266,6 +269,14 @@ class ScriptImports(importlib.abc.MetaPathFinder):
             self._act_after_import(fullname, spec.loader)
         return spec
 
+    def _act(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except UnsupportedVersion as error:
+            self.refused = True
+            print(f"{error}.", file=sys.stderr)
+            raise SystemExit(2) from None
+
     def _act_after_import(self, name: str, loader: Any) -> None:
         execute = loader.exec_module
 
@@ -274,7 +285,7 @@ class ScriptImports(importlib.abc.MetaPathFinder):
             execute(module)
             act = self._acts.pop(name, None)
             if act is not None:
-                act()
+                self._act(act)
 
         loader.exec_module = execute_then_act
 

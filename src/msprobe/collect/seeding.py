@@ -1,11 +1,17 @@
-"""The part of `seed_all` that every framework shares: its arguments, and Python's and numpy's random numbers."""
+"""What every framework shares about random numbers: seeds and states of Python's and numpy's generators."""
 
 from __future__ import annotations
 
 import os
 import random
+import zlib
+from collections.abc import Iterable
+from typing import Any, Callable
 
 import numpy as np
+
+Sample = list[Any]
+"""The state of a generator in few bytes: [kind, seed, position or -1, CRC-32 of the rest]."""
 
 
 def seed_host(seed: int, mode: bool, rm_dropout: bool) -> None:
@@ -20,3 +26,22 @@ def seed_host(seed: int, mode: bool, rm_dropout: bool) -> None:
     np.random.seed(seed)
     if mode:
         os.environ["HCCL_DETERMINISTIC"] = "true"
+
+
+def host_states() -> dict[str, int]:
+    """Checksums of the states of Python's and numpy's global generators."""
+    words: Any = np.random.get_state()
+    return {
+        "python": zlib.crc32(repr(random.getstate()).encode()),
+        "numpy": zlib.crc32(repr(words[2:]).encode(), zlib.crc32(words[1].tobytes())),
+    }
+
+
+def pin_seeds(seed: int, places: Iterable[tuple[Any, str]]) -> None:
+    """Every call that seeds a global generator gets this number from now on. `places` are those of a framework."""
+
+    def pinned(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *given, **named: function(seed)
+
+    for module, name in (*places, (random, "seed"), (np.random, "seed")):
+        setattr(module, name, pinned(getattr(module, name)))

@@ -167,8 +167,7 @@ class _Stages:
             stacks, other_parts = joined_stacks(joined, task.join), False
             training, guilty = joined_training(task.join)
             events = [], []
-        same_optimizer = not any(one.kind in ("class", "how", "order") for one in training)
-        facts = excuse(groups, stacks, _given(pair, joined is not None, other_parts, same_optimizer))
+        facts = excuse(groups, stacks, _given(pair, joined is not None, other_parts, training))
         if joined is not None:
             _apply(cover(groups, joined.microbatches.target * joined.microbatches.golden), groups)
         trace = follow(groups, stacks, facts)
@@ -232,12 +231,15 @@ class _Stages:
         ]
         said += [f"{name} is damaged: {why}" for name, why in _damaged(groups)]
         said += [one.sentence for one in training]
+        earlier = any(unit.candidate is not None for unit in self.units[:-1])  # since then, little can be seen
         self.settings.update(one.sentence for one in training if not one.note_only)
+        differs = {match.call.key for match, rows in groups if any(row.verdict == ERROR for row in rows)}
         said += [
             f"{match.call.key}: {argument_text(match.call, row)}; this changes no result"
             for match, rows in groups
             for row in rows
             if row.excuse is not None and row.measurement.reason.kind is Kind.ARGUMENT
+            if not earlier and match.call.key not in differs
         ]
         self._how.update(dict.fromkeys(said))
 
@@ -249,20 +251,23 @@ class _Stages:
         rows = sum(judge.other_bytes for judge in self._judges.values())
         where = "1 row that passes" if rows == 1 else f"{rows} rows that pass"
         unseen = (
-            f"in {where} the checksums differ and the statistics agree: the same elements in another order "
+            f"in {where} the checksums differ and the statistics agree: the same elements in a different order "
             "would look like this; collect with task tensor to compare them"
         )
         return [*self._how, *dict.fromkeys(said), *([unseen] if rows else [])]
 
 
-def _given(pair: Pair[Source], joined: bool, other_parts: bool, same_optimizer: bool) -> Given:
+def _given(pair: Pair[Source], joined: bool, other_parts: bool, training: Sequence[TrainingDifference]) -> Given:
     """What the dumps say about phases and values. Ranks that are compared as one have numbers of their own."""
     if joined:
         return Given(other_parts=other_parts, is_joined=True)
     sides = (pair.target, pair.golden)
     target, golden = (getattr(source, "phases", {}) for source in sides)
     identity = tuple(source.head.get("flow") == 1 for source in sides)
-    return Given((target, golden), (identity[0], identity[1]), other_parts, same_optimizer=same_optimizer)
+    same_optimizer = not any(one.kind in ("class", "how", "order") for one in training)
+    other_settings = any(one.kind == "hyper-parameter" for one in training)
+    numbers = identity[0], identity[1]
+    return Given((target, golden), numbers, other_parts, False, same_optimizer, other_settings)
 
 
 def _stacks(pair: Pair[Source]) -> Stacks:
@@ -306,7 +311,7 @@ def _unlike_runs(inputs: Inputs, stages: _Stages) -> str:
     steps = [zip(unit.trace.groups, unit.trace.phases) for unit in stages.units]
     forward = [match for step in steps for (match, _), phase in step if phase is Phase.FORWARD]
     matched, made = sum(match.how != "unmatched" for match in forward), len(forward)
-    if inputs.joins:  # parallel code makes calls that one device does not need
+    if forward:  # one call of a run may be many of the other
         made = min(sum(one is not None for one in side) for side in zip(*((m.target, m.golden) for m in forward)))
     if made >= FEW and matched < ALIKE * made:
         return f"these look like different models: only {matched} of {made} forward calls have a counterpart"

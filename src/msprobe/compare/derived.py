@@ -9,8 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 from msprobe.compare.calls import Call, Match
-from msprobe.compare.operators import LOSS, UPDATE
+from msprobe.compare.operators import BUFFER, LOSS, UPDATE
 from msprobe.dump.names import BACKWARD, FORWARD, forward_of, is_module, parse_name
+
+_SIDES = ("before", "gradient", "after")
 
 
 def with_results(records: Mapping[str, Any], events: Sequence[Any]) -> dict[str, Any]:
@@ -30,6 +32,9 @@ def with_results(records: Mapping[str, Any], events: Sequence[Any]) -> dict[str,
 
 def in_both(target: dict[str, Any], golden: dict[str, Any]) -> None:
     """Leaves out results that only one dump tells of (a different framework, an older msprobe)."""
+    for name in [*target, *golden]:
+        if name.startswith(UPDATE):
+            _leave_out_idle(name, target, golden)
     for prefix in (f"{LOSS}.", UPDATE):
         told = [[name for name in side if name.startswith(prefix)] for side in (target, golden)]
         if len(told[0]) != len(told[1]) if prefix != UPDATE else not all(told):
@@ -92,15 +97,27 @@ def _updates(events: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         for kind in ("parameters", "buffers"):
             named = event.get(kind)
             for name, sides in named.items() if isinstance(named, Mapping) else ():
-                if isinstance(sides, Mapping) and isinstance(sides.get("after"), Mapping) and not _is_idle(sides):
-                    given = {key: sides[key] for key in ("before", "gradient") if isinstance(sides.get(key), Mapping)}
-                    record = {"input_args": [], "input_kwargs": given, "output": {"after": sides["after"]}}
+                if isinstance(sides, Mapping) and isinstance(sides.get("after"), Mapping):
+                    told = {BUFFER: True} if kind == "buffers" else {}
+                    items = {key: {**sides[key], **told} for key in _SIDES if isinstance(sides.get(key), Mapping)}
+                    after = items.pop("after")
+                    record = {"input_args": [], "input_kwargs": items, "output": {"after": after}}
                     yield f"{UPDATE}{name}.0.{FORWARD}", record
 
 
-def _is_idle(sides: Mapping[str, Any]) -> bool:
-    """Whether a parameter has no gradient and did not change: the step does nothing with it."""
-    before, after = sides.get("before"), sides["after"]
-    if sides.get("gradient") is not None or not isinstance(before, Mapping) or before.get("Norm") is None:
-        return False
-    return all(before.get(key) == after.get(key) for key in ("shape", "Max", "Min", "Mean", "Norm", "md5"))
+def _leave_out_idle(name: str, target: dict[str, Any], golden: dict[str, Any]) -> None:
+    """A parameter that changes in no run and has no gradient in one of them: the step does nothing with it. If it
+    changes in the other run only, that run alone tells of it."""
+    records = [side.get(name) for side in (target, golden)]
+    idle = [record is None or not _changes(record) for record in records]
+    bare = [record is None or "gradient" not in record["input_kwargs"] for record in records]
+    for side, left_out in zip((target, golden), (a and b for a, b in zip(idle, bare))):
+        if left_out or (all(idle) and any(bare)):
+            side.pop(name, None)
+
+
+def _changes(record: Mapping[str, Any]) -> bool:
+    before, after = record["input_kwargs"].get("before"), record["output"]["after"]
+    if not isinstance(before, Mapping) or before.get("Norm") is None:
+        return True
+    return any(before.get(key) != after.get(key) for key in ("shape", "Max", "Min", "Mean", "Norm", "md5"))

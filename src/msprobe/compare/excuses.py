@@ -16,7 +16,7 @@ from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Match, module_path
 from msprobe.compare.flow.graph import Graph, Part, Step
 from msprobe.compare.flow.settle import LARGE, Settled, at_least, is_evidence, moved_rows, same_values, same_writes
 from msprobe.compare.measure.distance import count, epsilon, number, scale
-from msprobe.compare.operators import UPDATE, is_derived
+from msprobe.compare.operators import BUFFER, MASKS, UPDATE, is_derived, word_of
 from msprobe.compare.phases import Phase, Stacks, clears_gradients, is_made_by_engine, phases_of, updates_weights
 from msprobe.compare.reasons import BENIGN, UNSPLIT, Kind, Reason
 from msprobe.compare.rows import ERROR, PASS, WARNING, Excuse, Group, Item, Row, is_tensor
@@ -28,6 +28,10 @@ CLEARER = 1 / 3
 """How much better than a difference at the limit later values must agree."""
 FADING = 1 / 300
 """How much better than a small difference later values must agree."""
+SMALL_CHANGE = 1e-3
+"""How far apart the changes of a parameter may be by rounding, relative to the change."""
+MANY = 1 / 4
+"""The share of parameters whose changes must differ, to be no noise that an optimizer scales up in a few of them."""
 _SAME_ADDED = 1e-5
 """How far off the number that is added to a running total may be, relative to the total."""
 _UPDATING = ("clipping", "optimizer")
@@ -38,13 +42,15 @@ Phases = Mapping[str, tuple[str, int]]
 class Given(NamedTuple):
     """What is known about the two runs of a step: the phase of each call by name (empty if not recorded), whether
     values have numbers, whether the runs use a different number of micro-batches, whether the ranks of a step are
-    compared as one, and whether the optimizers are of the same class and compute their step in the same way."""
+    compared as one, whether the optimizers are of the same class and compute their step in the same way, and whether
+    they have different settings."""
 
     phases: tuple[Phases, Phases] = ({}, {})
     identity: tuple[bool, bool] = (False, False)
     other_parts: bool = False
     is_joined: bool = False
     same_optimizer: bool = False
+    other_settings: bool = False
 
 
 class StepFacts:
@@ -57,7 +63,9 @@ class StepFacts:
         self.phases = phases_of(groups)
         self.updates = [row for match, rows in groups if match.call.key.startswith(UPDATE) for row in rows]
         self.packed = packed_rows(groups)
-        self.updates_agree = bool(self.updates) and all(map(self._agrees, self.updates)) and same_changes(groups)
+        self.packed.update(self._tied_rows())
+        self.same_changes = same_changes(groups, self.given.other_settings)
+        self.updates_agree = bool(self.updates) and all(map(self._agrees, self.updates)) and self.same_changes
         self.moved = moved_rows(groups)
         self.sides = self._side(False), self._side(True)
         same_values(*self.sides)
@@ -66,6 +74,50 @@ class StepFacts:
             side.accept_packed(self.packed)
         for side in self.sides:
             side.sweep()
+
+    def _tied_rows(self) -> dict[int, tuple[Row, ...]]:
+        """Gradients of a parameter under a name that only one run has, with the gradient of the same parameter under a
+        name that both have: tied weights."""
+        found: dict[int, tuple[Row, ...]] = {}
+        grads = [(match, rows) for match, rows in self.groups if match.call.direction == GRADS]
+        weights = _weights_of(self.groups) if any(match.how == "unmatched" for match, _ in grads) else ({}, {})
+        for golden, known in enumerate(weights):
+            by_value: dict[object, list[Row]] = {}
+            for match, rows in grads:
+                call = match.golden if golden else match.target
+                for row in rows if call is not None else ():
+                    value = known.get((call.key, row.slot.removeprefix("parameters_grad.")))  # type: ignore[union-attr]
+                    by_value.setdefault(value, []).append(row)
+            by_value.pop(None, None)
+            for rows in by_value.values():
+                agree = tuple(row for row in rows if is_evidence(row))
+                found.update((id(row), agree) for row in rows if row.absent and agree)
+        return found
+
+    @functools.cached_property
+    def idle(self) -> set[str]:
+        """Parameters, by module and name, that no run updates; nothing without records of updates that agree."""
+        stepped = any(is_tensor(row.golden) and not (row.golden or {}).get(BUFFER) for row in self.updates)
+        if not self.updates_agree or not stepped:
+            return set()
+        updated = {match.call.key.removeprefix(UPDATE) for match, _ in self.groups if is_derived(match.call.key)}
+        held = {
+            (module_path(match.call.key), row.slot.removeprefix("parameters."))
+            for match, rows in self.groups
+            if match.call.kind == "module" and match.call.direction == FORWARD
+            for row in rows
+            if row.slot.startswith("parameters.")
+        }
+        parts = {name[place:] for name in updated for place in _beginnings(name)}  # a wrapper may add to a path
+        names = {f"{path}.{name}".strip(".") for path, name in held}
+        return {name for name in names if not any(name[place:] in parts for place in _beginnings(name)[:2])}
+
+    def is_idle(self, row: Row) -> bool:
+        """Whether it is a parameter, or its gradient, that no run updates."""
+        kind, _, name = row.slot.partition(".")
+        if kind not in ("parameters", "parameters_grad"):
+            return False
+        return f"{module_path(row.match.call.key)}.{name}".strip(".") in self.idle
 
     def _agrees(self, row: Row) -> bool:
         return is_evidence(row) or id(row) in self.packed or row.why.kind in BENIGN
@@ -135,9 +187,12 @@ class StepFacts:
     def gradients(self) -> list[Row]:
         """The gradients of parameters, if all of them agree; else nothing."""
         rows = [row for match, rows in self.groups if match.call.kind == "grads" for row in rows]
-        if any(row.judgement.verdict in _BAD or (row.absent and id(row) not in self.packed) for row in rows):
+        if any(row.judgement.verdict in _BAD or (row.absent and not self._is_explained(row)) for row in rows):
             return []
         return [row for row in rows if is_evidence(row)]
+
+    def _is_explained(self, row: Row) -> bool:
+        return id(row) in self.packed or self.is_idle(row)
 
     @functools.cached_property
     def at_the_limit(self) -> set[Optional[float]]:
@@ -148,7 +203,7 @@ class StepFacts:
     def loses_gradients(self) -> bool:
         """Whether a parameter has a gradient in one run only."""
         rows = [row for match, rows in self.groups if match.call.kind == "grads" for row in rows]
-        return any((row.absent or row.why.kind is Kind.NULL) and id(row) not in self.packed for row in rows)
+        return any((row.absent or row.why.kind is Kind.NULL) and not self._is_explained(row) for row in rows)
 
     @functools.cached_property
     def results(self) -> list[Row]:
@@ -161,6 +216,11 @@ class StepFacts:
         if any(not is_evidence(row) and id(row) not in self.packed and row.why.kind not in BENIGN for row in rows):
             return []
         return [row for row in rows if is_evidence(row)]
+
+
+def _beginnings(name: str) -> list[int]:
+    """Where the parts of a dotted name begin, except for its last part."""
+    return [0, *(place + 1 for place, sign in enumerate(name) if sign == ".")][: max(name.count("."), 1)]
 
 
 class Case(NamedTuple):
@@ -250,8 +310,12 @@ def _size(row: Row, rows: Sequence[Row]) -> Optional[float]:
         return math.inf
     fraction = any(isinstance((item or {}).get("value"), float) for item in (row.target, row.golden))
     drops = "dropout" in row.match.call.key.lower()
-    agrees = all(one.judgement.verdict == PASS for one in rows if not one.is_input)
+    agrees = all(one.judgement.verdict == PASS or _is_one_sided(one) for one in rows if not one.is_input)
     return (math.inf if drops or not fraction else None) if agrees else away
+
+
+def _is_one_sided(row: Row) -> bool:
+    return bool(row.absent) or row.why.kind in (Kind.NULL, Kind.HIDDEN)
 
 
 def _would_show(size: float, row: Row, evidence: Row) -> bool:
@@ -263,6 +327,8 @@ def _would_show(size: float, row: Row, evidence: Row) -> bool:
     if size >= at_least(evidence):
         return True
     close = evidence.distance is not None and evidence.distance <= FADING * size
+    if close and evidence.match is row.match and word_of(row.match.call.key) in MASKS:
+        return row.match.call.direction == BACKWARD  # what differed was dropped
     return close and evidence.measured is not None and count(evidence.golden or evidence.target or {"shape": []}) > 1
 
 
@@ -328,6 +394,9 @@ def gradient_flag(case: Case) -> Optional[Excuse]:
     """`requires_grad` differs, or a gradient is None on one side, and the gradients of all parameters agree."""
     kind = case.row.why.kind
     lost = kind is Kind.NULL and case.match.call.direction == BACKWARD
+    only_once = kind is Kind.NULL or bool(case.row.absent)
+    if (kind is Kind.GRADIENT or only_once) and case.facts.is_idle(case.row):
+        return _excuse("gradient flag", "no run updates this parameter", case.facts.updates, case.row)
     if (kind is not Kind.GRADIENT and not lost) or case.row.slot.startswith("parameters."):
         return None
     evidence = _same_flags(case) or case.facts.gradients
@@ -393,6 +462,20 @@ def packed_rows(groups: Sequence[Group]) -> dict[int, tuple[Row, ...]]:
     return found
 
 
+def _weights_of(groups: Sequence[Group]) -> tuple[dict[tuple[str, str], object], dict[tuple[str, str], object]]:
+    """The number of the value of each parameter, by module and name, in both runs, where it was recorded."""
+    found: tuple[dict[tuple[str, str], object], dict[tuple[str, str], object]] = ({}, {})
+    for match, rows in groups:
+        for known, call in zip(found, (match.target, match.golden)):
+            if call is None or call.kind != "module" or call.direction != FORWARD:
+                continue
+            for row in rows:
+                item = row.golden if known is found[1] else row.target
+                if row.slot.startswith("parameters.") and item is not None and "value_id" in item:
+                    known.setdefault((call.key, row.slot.removeprefix("parameters.")), item["value_id"])
+    return found
+
+
 def _together(items: Sequence[dict[str, Any]]) -> tuple[float, ...]:
     """Number of elements, maximum, minimum, sum and norm of several tensors as one; empty without these."""
     known = [[number(item.get(key)) for key in ("Max", "Min", "Mean", "Norm")] for item in items]
@@ -444,22 +527,28 @@ def observables(case: Case) -> Optional[Excuse]:
     return _excuse("observables", "the gradients and updates of all parameters agree", facts.gradients, case.row)
 
 
-def same_changes(groups: Sequence[Group]) -> bool:
+def same_changes(groups: Sequence[Group], other_settings: bool = False) -> bool:
     """Whether parameters that were the same, with the same gradient, also change by the same. A small learning rate
-    changes a weight by little more than its rounding; a mean is linear and shows the change."""
+    changes a weight by little more than its rounding; a mean is linear and shows the change. If the settings of the
+    optimizers differ, a small difference of many changes is their effect, and no noise."""
+    seen = small = 0
     for match, rows in groups:
         named = {row.slot.rpartition(".")[2]: row for row in rows} if match.call.key.startswith(UPDATE) else {}
         before, gradient, after = (named.get(key) for key in ("before", "gradient", "after"))
         if before is None or after is None or gradient is None or after.target is None or after.golden is None:
             continue
-        if before.distance != 0.0 or (gradient.distance or 0.0) > 1e-7:
-            continue
         ours, theirs = (change_of_mean(before.target, after.target), change_of_mean(before.golden, after.golden))
-        item = after.golden or {}
-        noise = 8.0 * epsilon(item) * scale(item) / math.sqrt(max(count(item), 1))
-        if ours is not None and theirs is not None and abs(ours - theirs) > max(0.02 * abs(theirs), noise):
+        if ours is None or theirs is None:
+            continue
+        noise = 8.0 * epsilon(after.golden) * scale(after.golden) / math.sqrt(max(count(after.golden), 1))
+        away = abs(ours - theirs)
+        same = before.distance == 0.0 and (gradient.distance or 0.0) <= 1e-7
+        if same and away > max(0.02 * abs(theirs), noise):
             return False
-    return True
+        if other_settings and is_evidence(before) and is_evidence(gradient):
+            seen += 1
+            small += away > max(SMALL_CHANGE * abs(theirs), noise)
+    return small < max(2, MANY * seen)
 
 
 def change_of_mean(before: Item, after: Item) -> Optional[float]:

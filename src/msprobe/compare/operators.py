@@ -40,6 +40,10 @@ MIXES = frozenset(
     ]
 )  # fmt: skip
 """Calls that combine elements of different places: the statistics of their result show the order of their inputs."""
+MASKS = frozenset(
+    ["relu", "relu_", "masked_fill", "masked_fill_", "where", "dropout", "clamp", "hardtanh", "relu6", "threshold"]
+)
+"""Calls whose backward returns each gradient unchanged, or drops it."""
 RECEIVING = frozenset(
     [
         "all_gather", "all_gather_into_tensor", "_all_gather_base", "reduce_scatter", "reduce_scatter_tensor",
@@ -78,6 +82,8 @@ def draws(key: str) -> bool:
 
 UPDATE = "Update."
 LOSS = "Loss"
+BUFFER = "is_buffer"
+"""A member of a tensor: it is no parameter, but a buffer before or after the step."""
 
 
 def is_derived(key: str) -> bool:

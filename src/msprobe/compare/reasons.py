@@ -85,7 +85,8 @@ class Reason(NamedTuple):
 
 NO_REASON = Reason()
 OTHER_BYTES = Reason(
-    Kind.BYTES, "the checksums differ and the statistics agree: another order of the elements, or other signs of zero"
+    Kind.BYTES,
+    "the checksums differ and the statistics agree: a different order of the elements, or other signs of zero",
 )
 
 UNSPLIT = Reason(

@@ -25,6 +25,9 @@ NOT_COMPARED = "not_compared"
 RAISED = "raised"
 """The slot of the exception that a call raised, and the key of its record."""
 
+SIGNALS = ("_StopRecomputationError",)
+"""Exceptions that are no failure: torch ends a recomputation with one as soon as it has all that it needs."""
+
 LARGEST_SIZE = 1 << 62
 
 INTRODUCED = "introduced"
@@ -187,7 +190,7 @@ def slots(call: Call) -> list[tuple[str, Item]]:
 
 def slots_of(record: dict[str, Any]) -> list[tuple[str, Item]]:
     found = [(slot, _sound(item)) for slot, item in items(record)]
-    if RAISED in record:
+    if RAISED in record and record[RAISED] not in SIGNALS:
         found.append((RAISED, plain(record[RAISED])))
     if DAMAGED in record and not isinstance(record[DAMAGED], list):
         damage = {"type": DAMAGED, "dtype": None, "shape": [], "unreadable": record[DAMAGED]}

@@ -9,16 +9,21 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
+REFUSED = "refused.txt"
+"""A run that cannot be directed writes the reason here, next to its directions, and ends."""
+
 
 @dataclass(frozen=True)
 class Repeat:
-    """Runs one call `times` more, where the script makes it, and writes what came out to `report`."""
+    """Runs one call `times` more, where the script makes it, and writes what came out to `report`. `results` is a
+    directory for the results of a module, in its dtype and with wider floats."""
 
     name: str
     step: int
     rank: Optional[int]
     times: int
     report: str
+    results: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,3 +85,10 @@ def read_directions(path: Path) -> Directions:
 
 def _read_graft(value: dict[str, Any]) -> Graft:
     return Graft(**{**value, **{key: tuple(value[key]) for key in ("values", "names", "given")}})
+
+
+def write_report(path: str, found: dict[str, Any]) -> None:
+    """Writes what a directed run has found at a call."""
+    file = Path(path)
+    file.write_text(json.dumps(found), encoding="utf-8")
+    file.chmod(0o640)

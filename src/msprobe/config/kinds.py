@@ -66,6 +66,39 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Formats:
+    """The low-precision formats whose damage is recorded."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Precision:
+    """One word from a list, or an object with the names of formats."""
+
+    words: tuple[str, ...]
+    formats: tuple[str, ...]
+
+    @property
+    def expected(self) -> str:
+        return f'{list_allowed(self.words)}, or {{"formats": ["nvfp4", ...]}}'
+
+    def parse(self, value: object, path: str, problems: list[Problem]) -> object:
+        if not isinstance(value, dict):
+            known = isinstance(value, str) and value in self.words
+            if not known:
+                meant = suggest(value, self.words) if isinstance(value, str) else ""
+                refuse(problems, path, value, self.expected, meant)
+            return value if known else None
+        names = value.get("formats")
+        if set(value) != {"formats"} or not isinstance(names, list) or not names:
+            refuse(problems, path, value, self.expected)
+            return None
+        words = parse_words(self.formats, names, f"{path}.formats", problems)
+        return None if words is None else Formats(tuple(map(str, words)))
+
+
+@dataclass(frozen=True)
 class Flag:
     """true or false. `words_too` also allows the strings "true" and "false", as in mindstudio-probe's files."""
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msprobe.config.errors import ConfigError, Problem, show, show_found, suggest
-from msprobe.config.kinds import MOST_NUMBERS, Words
+from msprobe.config.kinds import MOST_NUMBERS, Formats, Words
 from msprobe.config.read import Members, read
 from msprobe.config.rules import Situation, check_rules, modes_of
 from msprobe.config.schema import COMMON, FOREIGN, PYTORCH, SECTIONS, Key, name_modes
@@ -204,6 +204,9 @@ class _Loading:
                 )
             elif key.switch and not section[key.switch]:
                 self.warnings.append(f"{path} has no effect while {task}.{key.switch} is false")
+        if isinstance(self.common.get("precision"), Formats) and (task != "statistics" or level in ("L2", "debug")):
+            where = 'task "statistics" at level L0, L1 and mix'
+            self.warnings.append(f"precision.formats has no effect here: it acts with {where}")
         for name in self.strays.get(task, ()):
             tasks = [other for other in _SECTIONS if name in _SECTIONS[other]]
             reason = f": it is a key of {', '.join(tasks)}" if tasks else f" in msprobe: {FOREIGN['*'][name]}"

@@ -8,7 +8,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from msprobe.config.kinds import Choice, FilePath, FilePaths, Flag, Integer, Kind, Names, Numbers, Summary, Text, Words
+from msprobe.config.kinds import (
+    Choice,
+    FilePath,
+    FilePaths,
+    Flag,
+    Integer,
+    Kind,
+    Names,
+    Numbers,
+    Precision,
+    Summary,
+    Text,
+    Words,
+)
 
 PYTORCH = "PyTorch"
 DYNAMIC = "MindSpore dynamic graph"
@@ -87,6 +100,16 @@ STATISTICS = (
     "positive inf count",
 )
 
+_FP8 = tuple(
+    f"fp8-{element}{block}{scale}"
+    for element in ("e4m3", "e5m2")
+    for block in ("", "-row", "-1x128", "-128x128")
+    for scale in ("", "-pow2")
+)
+_MX = tuple(f"{name}{mode}" for name in ("mxfp8", "mxfp4") for mode in ("", "-rceil", "-ceil", "-even"))
+FORMATS = ("fp16", "bf16", *_FP8, *_MX, "nvfp4", "nvfp4-1x16")
+"""The names of msprobe.stats.formats, which this package does not import."""
+
 COMMON = (
     Key("task", Choice(TASKS), "statistics"),
     Key("dump_path", FilePath(), "./dump_path"),
@@ -99,7 +122,7 @@ COMMON = (
     Key("acl_config", FilePath(), modes=(PYTORCH,), levels=("L2",)),
     Key("async_dump", Flag(), False),
     Key("extra_info", Flag(), True),
-    Key("precision", Choice(("high", "low")), "high"),
+    Key("precision", Precision(("high", "low"), FORMATS), "high"),
     Key("compile", Choice(("closed", "open", "eager")), "closed", modes=(PYTORCH,), levels=COLLECTING),
 )
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Union
 
+from msprobe.config.kinds import Formats
+
 
 @dataclass(frozen=True)
 class StatisticsSettings:
@@ -118,10 +120,15 @@ class Settings:
     acl_config: Path | None
     async_dump: bool
     extra_info: bool
-    precision: str
+    precision: str | Formats
     compile: str
     section: Section
     warnings: tuple[str, ...]
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """The low-precision formats whose damage is recorded with each factor of a product."""
+        return self.precision.names if isinstance(self.precision, Formats) else ()
 
 
 SECTION_TYPES: dict[str, type[Section]] = {

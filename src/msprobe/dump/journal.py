@@ -16,7 +16,7 @@ from json.encoder import encode_basestring_ascii as quote
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
-from msprobe.dump import layout
+from msprobe.dump import layout, native
 from msprobe.dump.phases import Phase, read_line
 from msprobe.dump.plural import count, were
 from msprobe.dump.untrusted.json_files import parse_json
@@ -75,6 +75,14 @@ def drop_line(call: int) -> str:
 def record_line(name: str, parent: Optional[str], stack: Optional[int], text: str) -> str:
     up = "null" if parent is None else quote(parent)
     return f'["record", {quote(name)}, {up}, {"null" if stack is None else stack}, {{{text}}}]\n'
+
+
+if native.journal is not None:
+    begin_line, end_line, record_line = (
+        native.journal.begin_line,
+        native.journal.end_line,
+        native.journal.record_line,
+    )
 
 
 def stack_line(number: int, frames: Sequence[str]) -> str:
@@ -193,7 +201,10 @@ def scan(data: Buffer, check: bool = False) -> Scan:
     found = Scan(data)
     begun: dict[int, Begun] = {}
     position, match, longest = 0, _LINE.match, largest_text()
+    take_regular = None if native.journal is None or check else native.journal.scan
     while True:
+        if take_regular is not None:
+            position = take_regular(data, position, longest, found.records, begun, found.phase, Entry)
         start, end = position, data.find(b"\n", position, position + longest)
         if end < 0:
             break

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from msprobe.dump import layout
+from msprobe.dump import layout, native
 from msprobe.dump.journal import Scan
 from msprobe.dump.phases import Phase, runs
 
@@ -44,7 +44,10 @@ def write_results(directory: Path, found: Scan) -> None:
 
 
 def _records(found: Scan) -> Iterable[bytes]:
-    return (b"%b: %b" % (name, found.body(entry)) for name, entry in found.records.items())
+    if native.journal is None:
+        return (b"%b: %b" % (name, found.body(entry)) for name, entry in found.records.items())
+    member, data = native.journal.member, found.data
+    return (member(data, name, entry.bodies, entry.unfinished) for name, entry in found.records.items())
 
 
 def _debugs(found: Scan) -> Iterable[bytes]:

@@ -19,6 +19,7 @@ RAISED = "raised"
 OVERFLOW = "overflow"
 STAGE = "stage"  # of a pipeline, from 0
 MICROBATCH = "microbatch"  # of a pipeline, from 0
+DAMAGE = "precision"  # in a tensor: what low-precision formats would do to it
 DAMAGED = "damaged"  # a reader puts this in place of a damaged record
 
 FLAGS = (IS_RECOMPUTE, UNFINISHED, RAISED, DAMAGED, STAGE, MICROBATCH)

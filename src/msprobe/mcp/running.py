@@ -13,7 +13,7 @@ from typing import Any
 from msprobe.dump.errors import DumpError
 from msprobe.system.processes import python_command
 
-VERBS = ("run", "again", "check", "baseline", "run_ut", "overflow", "compare")
+VERBS = ("run", "compare", "again", "prove", "replay", "check", "baseline", "run_ut", "overflow", "rollout", "weights")
 _LONGEST = 6000
 
 

@@ -10,7 +10,7 @@ from typing import Any, Callable, Optional
 from msprobe import __version__
 from msprobe.dump.errors import DumpError
 from msprobe.mcp.replies import MOST_BYTES, reply
-from msprobe.mcp.running import run_verb
+from msprobe.mcp.running import VERBS, run_verb
 from msprobe.mcp.tools import Tools
 
 INSTRUCTIONS = (
@@ -40,7 +40,8 @@ def make_server(roots: Sequence[Path], allow_run: bool = False) -> Any:
         return reply(tools.answer(target, golden), max_bytes)
 
     def why(target: str, golden: str, call: str = "", max_bytes: int = MOST_BYTES) -> str:
-        """Evidence for one call, by default the origin: both sides' values and arguments, stacks, the calls around."""
+        """Evidence for one call, by default the origin: both sides' values and arguments, which calls made its
+        arguments and use its results, stacks, the calls around."""
         return reply(tools.why(target, golden, call), max_bytes)
 
     def rows(
@@ -80,9 +81,9 @@ def make_server(roots: Sequence[Path], allow_run: bool = False) -> Any:
     if allow_run:
 
         def run(verb: str, words: list[str], seconds: int = 600, max_bytes: int = MOST_BYTES) -> str:
-            """Runs `msprobe VERB words…` in the first root: run, again, check, baseline, run_ut, overflow, compare."""
             return reply(run_verb(Path(roots[0]), verb, words, seconds), max_bytes)
 
+        run.__doc__ = f"Runs `msprobe VERB words…` in the first root. VERB: {', '.join(VERBS)}."
         add(run)
     return server
 

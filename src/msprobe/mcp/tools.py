@@ -9,7 +9,10 @@ from typing import Any, Optional
 import numpy as np
 
 from msprobe.compare import Comparison, compare
+from msprobe.compare.calls import Call
+from msprobe.compare.flow.graph import Graph, Value
 from msprobe.compare.next_config import next_config
+from msprobe.compare.result import UnitResult
 from msprobe.compare.row_query import parse_where, records_of, select
 from msprobe.dump.errors import DumpError
 from msprobe.dump.items import items
@@ -44,7 +47,8 @@ class Tools:
         return self._compare(target, golden).summary()
 
     def why(self, target: str, golden: str, call: str = "") -> dict[str, Any]:
-        """The evidence for one call, by default the origin: values of both sides, the calls around it, its stack."""
+        """The evidence for one call, by default the origin: values of both sides, what made its arguments and what
+        uses its results, the calls around it, its stack."""
         comparison = self._compare(target, golden)
         origin = comparison.origin
         name = call or (origin.name if origin is not None else "")
@@ -67,6 +71,8 @@ class Tools:
                 "module": match.call.parent,
                 "values": [record for record in records_of(comparison) if record["id"].startswith(
                     f"{unit.label}/{names[found]}.")][: len(rows)],
+                "target_flow": _flow(unit, False, match.target),
+                "golden_flow": _flow(unit, True, match.golden),
                 "target_stack": stacks[0],
                 "golden_stack": stacks[1],
                 "around": [{"call": one.call.name, "verdicts": sorted({row.verdict for row in its})}
@@ -161,3 +167,30 @@ class Tools:
                 self._comparisons.pop(next(iter(self._comparisons)))
             self._comparisons[pair] = compare(*pair)
         return self._comparisons[pair]
+
+
+def _flow(unit: UnitResult, golden: bool, call: Optional[Call]) -> dict[str, list[dict[str, Any]]]:
+    """For one call: which call made each argument, and which calls use each result. For a backward: the same of the
+    values whose gradients it received and returned."""
+    if call is None:
+        return {}
+    identity = any("value_id" in ((row.golden if golden else row.target) or {}) for row in unit.rows())
+    graph = Graph(unit.groups, golden, identity)
+    step = graph.steps.get(call.name) or graph.backward.get(call.name)
+    if step is None:
+        return {}
+    takes = [{"slot": part.slot, "made_by": _maker(part.value)} for part in step.takes]
+    gives = [
+        {"slot": part.slot, "used_by": [use.call.name for use in part.value.uses][:_AROUND]}
+        for part in (*step.results, *step.gives)
+    ]
+    return {"takes": takes, "gives": gives}
+
+
+def _maker(value: Optional[Value]) -> Optional[str]:
+    """The call that made this value, or the one in whose memory it lies (an unrecorded view); None: no recorded one."""
+    while value is not None:
+        if value.maker is not None:
+            return value.maker.call.name
+        value = value.source
+    return None

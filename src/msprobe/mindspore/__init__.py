@@ -6,11 +6,18 @@ Importing it changes nothing in MindSpore. The monitor is imported at its first 
 
 from typing import Any
 
+import mindspore
+
+from msprobe.collect import notices
 from msprobe.collect.run.embedding import explain_name
-from msprobe.mindspore.callbacks import MsprobeInitStep, MsprobeStep
-from msprobe.mindspore.debugger import PrecisionDebugger
-from msprobe.mindspore.graph.graph_dump import graph_dump
-from msprobe.mindspore.seed import seed_all
+from msprobe.frameworks.versions import MINDSPORE, check_version
+
+check_version(MINDSPORE, mindspore.__version__, notices.warn_once)  # before anything that an old version lacks
+
+from msprobe.mindspore.callbacks import MsprobeInitStep, MsprobeStep  # noqa: E402
+from msprobe.mindspore.debugger import PrecisionDebugger  # noqa: E402
+from msprobe.mindspore.graph.graph_dump import graph_dump  # noqa: E402
+from msprobe.mindspore.seed import seed_all  # noqa: E402
 
 __all__ = [
     "Monitor",

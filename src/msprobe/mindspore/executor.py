@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Callable
 
-try:
-    from mindspore.graph.api import _pynative_executor
-except ImportError:  # before MindSpore 2.9
-    from mindspore.common.api import _pynative_executor
+from msprobe.mindspore.features import graph_api
 
+_pynative_executor: Any = graph_api._pynative_executor
 EXECUTOR: Any = type(_pynative_executor)
 """The class whose method `grad` every differentiation calls."""
 

@@ -19,7 +19,7 @@ from msprobe.mindspore.apis.api_calls import Apis
 from msprobe.mindspore.apis.api_patches import ApiPatches
 from msprobe.mindspore.apis.jit_regions import JitRegions
 from msprobe.mindspore.cells.cell_calls import Cells, NamedCell, is_compiled, named_below, titles_above
-from msprobe.mindspore.gradients.backward_graph import AVAILABLE
+from msprobe.mindspore.features import HAS_BACKWARD_GRAPH
 from msprobe.mindspore.gradients.call_gradients import Gradients
 from msprobe.mindspore.gradients.parameter_gradients import ParameterGradients
 from msprobe.mindspore.header import is_initialised
@@ -131,10 +131,10 @@ class MindSporeHooks:
         acts += [self._jit.remove] if self._parameters is None else [self._jit.remove, self._parameters.remove]
         acts += [self.gradients.close] if self.apis is None else [self.apis.end, self.gradients.close]
         run_all(acts, self.recorder.fault)
-        if not AVAILABLE:
+        if not HAS_BACKWARD_GRAPH:
             warnings.append(
-                "this version of MindSpore does not show its backward graph: gradients were not recorded. "
-                "MindSpore 2.10 does."
+                "backward records need MindSpore 2.7.1 or later, which shows its backward graph: gradients were not "
+                "recorded."
             )
         return warnings
 

@@ -5,9 +5,16 @@ Importing it changes nothing in torch. The monitor and the check of compiled cod
 
 from typing import Any
 
+import torch
+
+from msprobe.collect import notices
 from msprobe.collect.run.embedding import explain_name
-from msprobe.pytorch.debugger import PrecisionDebugger
-from msprobe.pytorch.seed import seed_all
+from msprobe.frameworks.versions import PYTORCH, check_version
+
+check_version(PYTORCH, torch.__version__, notices.warn_once)  # before anything that an old version lacks
+
+from msprobe.pytorch.debugger import PrecisionDebugger  # noqa: E402
+from msprobe.pytorch.seed import seed_all  # noqa: E402
 
 __all__ = ["Monitor", "MsprobeCallback", "PrecisionDebugger", "TrainerMon", "check_compiled", "seed_all"]
 _LATER = {

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
-from msprobe.config.directions import Directions, Remedies, Repeat
+from msprobe.config.directions import REFUSED, Directions, Remedies, Repeat
 from msprobe.dump.errors import DumpError
 from msprobe.dump.plural import count
 from msprobe.dump.reader import Dump, open_dump
@@ -131,7 +131,8 @@ class _Runs:
         if not dump.is_dir():
             raise ScriptFailed(
                 f"the {_NAMES[self._count - 1]} run of {self._request.script} recorded nothing: it called no "
-                "torch.nn.Module with parameters. If it only calls functions, use --level L1"
+                "torch.nn.Module or mindspore.nn.Cell with parameters. If it only calls functions of torch, use "
+                "--level L1"
             )
         return open_dump(dump)
 
@@ -174,6 +175,9 @@ class _Runs:
         config.chmod(0o640)
         directions = Directions(str(config), last, repeat, remedies)
         code = run_script(self._request.script, directions, directory, {**os.environ, **environment})
+        refusal = directory / REFUSED
+        if refusal.is_file():
+            raise ScriptFailed(refusal.read_text(encoding="utf-8"))
         if code:
             raise ScriptFailed(
                 f"the {_NAMES[self._count - 1]} run of {self._request.script} failed with exit code {code}: there is "

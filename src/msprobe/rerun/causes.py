@@ -13,6 +13,7 @@ from msprobe.dump.plural import count
 from msprobe.rerun.bit_flip import FlippedBit, find_flipped_bit
 from msprobe.rerun.draws import count_draws
 from msprobe.rerun.first_difference import ARGUMENT, CALLS, INPUT, OUTPUT, Difference
+from msprobe.rerun.remedy_words import Remedy, remedy_for
 from msprobe.stats.dtypes import BY_MINDSPORE, BY_TORCH
 
 SEED = 1234
@@ -41,10 +42,19 @@ class Evidence:
     repeated: Optional[Mapping[str, Any]] = None
     elsewhere: Optional[int] = None
 
+    @property
+    def words(self) -> Remedy:
+        return remedy_for(self.difference.unit.first.head.get("framework"))
+
     def starts(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The states of the generators when the step began."""
         first, second = self.difference.unit.generators()
         return first.get("start") or {}, second.get("start") or {}
+
+    def ends(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The states of the generators when the step ended."""
+        first, second = self.difference.unit.generators()
+        return first.get("end") or {}, second.get("end") or {}
 
     def draws(self) -> tuple[list[Any], list[Any]]:
         first, second = self.difference.unit.generators()
@@ -83,7 +93,7 @@ def _random_call(evidence: Evidence) -> Optional[Cause]:
     ours, theirs = (dict(map(tuple, draws)) for draws in evidence.draws())
     if name not in ours or name not in theirs:
         return None
-    if ours[name] == theirs[name] and evidence.difference.kind == OUTPUT:
+    if ours[name] == theirs[name] and evidence.difference.kind == OUTPUT and ours[name][1] is not None:
         return None  # the same random numbers
     return _explain_generator(evidence, ours[name], theirs[name])
 
@@ -96,9 +106,13 @@ def _random_before(evidence: Evidence) -> Optional[Cause]:
     if not ours or not theirs:
         return None
     used = ours.get("used") or {}
-    if ours.get("torch") != theirs.get("torch") and used.get("torch"):
-        return _explain_generator(evidence, ours["torch"], theirs["torch"])
-    for key, words in (("numpy", "numpy.random.seed(0)"), ("python", "random.seed(0)")):
+    for key in ("torch", "mindspore"):
+        if ours.get(key) != theirs.get(key) and used.get(key):
+            return _explain_generator(evidence, ours[key], theirs[key])
+    for key, remedy in (
+        ("numpy", evidence.words.numpy),
+        ("python", "call random.seed(0) at the start of the script"),
+    ):
         if ours.get(key) != theirs.get(key) and used.get(key):
             title = "numpy's" if key == "numpy" else "Python's"
             workers = int(ours.get("loader_workers") or 0)
@@ -106,29 +120,53 @@ def _random_before(evidence: Evidence) -> Optional[Cause]:
             return Cause(
                 "random numbers",
                 f"the state of {title} global generator differs when the step begins",
-                f"call {words} at the start of the script{also}",
+                f"{remedy}{also}",
+                Remedies(seed=SEED),
+            )
+    return None
+
+
+def _random_inside(evidence: Evidence) -> Optional[Cause]:
+    """A value entered the step from outside, and a generator of the host went a different way inside the step."""
+    difference = evidence.difference
+    if difference.kind != INPUT or not difference.from_outside or difference.makers != (None, None):
+        return None
+    ours, theirs = evidence.ends()
+    for key, title in (("numpy", "numpy's"), ("python", "Python's")):
+        if ours and theirs and ours.get(key) != theirs.get(key):
+            return Cause(
+                "random numbers",
+                f"the state of {title} global generator is the same when the step begins and differs when it ends: "
+                "inside the step, the script seeds it or draws from it differently",
+                f"look for a call of {'numpy.random' if key == 'numpy' else 'random'}.seed with a number that changes",
                 Remedies(seed=SEED),
             )
     return None
 
 
 def _explain_generator(evidence: Evidence, ours: list[Any], theirs: list[Any]) -> Cause:
-    kind, seeded = str(ours[0]), bool(evidence.starts()[0].get("seeded"))
-    title = f"torch's {kind.upper()} generator"
+    kind, seeded, words = str(ours[0]), bool(evidence.starts()[0].get("seeded")), evidence.words
+    title = "MindSpore's global seed" if kind == "mindspore" else f"torch's {kind.upper()} generator"
+    if ours[1] is None and theirs[1] is None:
+        said = (
+            "the call has no seed: the script calls mindspore.set_seed too late for it"
+            if seeded
+            else "the script does not call mindspore.set_seed, so each process has different random numbers"
+        )
+        return Cause("random numbers", said, words.seed, Remedies(seed=SEED))
     if ours[1] != theirs[1]:
         why = "the script seeds it with a different number" if seeded else "the script does not seed it"
-        return Cause(
-            "random numbers",
-            f"{title} has seed {ours[1]} in the first run and {theirs[1]} in the second: {why}",
-            "call torch.manual_seed(0) at the start of the script, with a fixed number",
-            Remedies(seed=SEED),
-        )
+        verb = "is" if kind == "mindspore" else "has seed"
+        said = f"{title} {verb} {ours[1]} in the first run and {theirs[1]} in the second: {why}"
+        return Cause("random numbers", said, words.seed, Remedies(seed=SEED))
     drawn = [count_draws(*one[1:]) if one[2] >= 0 else None for one in (ours, theirs)]
     numbers = " and ".join("more than 62 million" if one is None else f"{one:,}" for one in drawn)
+    counted = f": {numbers} numbers" if ours[2] >= 0 else ""
+    same = "is the same" if kind == "mindspore" else "has the same seed"
     return Cause(
         "random numbers",
-        f"{title} has the same seed, but has drawn a different number of times before: {numbers} numbers",
-        "draw what is not part of training, such as evaluation, from a torch.Generator of its own",
+        f"{title} {same}, but numbers were drawn a different number of times before{counted}",
+        words.own_generator,
         Remedies(seed=SEED),
     )
 
@@ -140,7 +178,7 @@ def _threads(evidence: Evidence) -> Optional[Cause]:
     return Cause(
         "thread count",
         f"the first run has {ours} threads, the second {theirs}: sums are split differently",
-        "set OMP_NUM_THREADS, or call torch.set_num_threads, with a fixed number",
+        evidence.words.threads,
         Remedies(threads=1),
     )
 
@@ -153,11 +191,11 @@ def _unstable_operator(evidence: Evidence) -> Optional[Cause]:
     what = "the module" if is_module(evidence.difference.name) else "the operator"
     said = f"{what} is not deterministic: repeated alone {times} times with the same inputs, it gives {results} results"
     if found.get("results_when_deterministic") == 1:
-        remedy = "call torch.use_deterministic_algorithms(True): then it gives one result"
-        return Cause("operator", said, remedy, Remedies(deterministic=True))
+        return Cause("operator", said, evidence.words.deterministic, Remedies(deterministic=True))
     if found.get("results_with_one_thread") == 1:
         return Cause("operator", said, "run it with one thread: then it gives one result", Remedies(threads=1))
-    return Cause("operator", said, "replace it: neither one thread nor deterministic algorithms help")
+    tries = "results_with_one_thread" not in found  # MindSpore cannot change either within a run
+    return Cause("operator", said, evidence.words.untried, Remedies(deterministic=tries))
 
 
 def _bit_flip(evidence: Evidence) -> Optional[Cause]:
@@ -209,7 +247,7 @@ def _one_per_process(evidence: Evidence) -> Optional[Cause]:
         f"its inputs are equal, and within one process it always gives one result ({found.get('times')} repetitions), "
         "but not the same in every process: it depends on a choice made at run time (an autotuner, the time, an "
         "address) or on state that msprobe does not see",
-        "turn autotuning off (torch.backends.cudnn.benchmark = False), and look for state that the call keeps",
+        evidence.words.choice,
         Remedies(deterministic=True),
     )
 
@@ -221,7 +259,7 @@ def _other_calls(evidence: Evidence) -> Optional[Cause]:
         return Cause(
             "random numbers",
             f"{evidence.difference.items[0]}, which draws random numbers: all later numbers differ",
-            "draw what is not part of training, such as evaluation, from a torch.Generator of its own",
+            evidence.words.own_generator,
         )
     return Cause(
         "control flow",
@@ -346,6 +384,7 @@ RULES: tuple[Rule, ...] = (
     _bit_flip,
     _collective,
     _random_before,
+    _random_inside,
     _other_calls,
     _other_argument,
     _changed_between,

@@ -1,7 +1,8 @@
-"""Starts the script of the user in a process of its own, or under torchrun, with a file of directions."""
+"""Starts the script of the user in a process of its own, or under torchrun or msrun, with a file of directions."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,11 +14,12 @@ from msprobe.dump.errors import DumpError
 from msprobe.system.processes import python_command
 
 _CHILD = "msprobe.cli.directed_run"
+_LAUNCHERS = ("torchrun", "msrun")
 
 
 @dataclass(frozen=True)
 class Script:
-    """A script and its arguments; with `module`, a module as of `python -m`. It may begin with torchrun."""
+    """A script and its arguments; with `module`, a module as of `python -m`. It may begin with torchrun or msrun."""
 
     words: tuple[str, ...]
     module: bool = False
@@ -28,7 +30,8 @@ class Script:
     @property
     def launcher(self) -> str:
         first = Path(self.words[0]).name
-        return first if first == "torchrun" and not self.module and not Path(self.words[0]).is_file() else ""
+        launches = first in _LAUNCHERS and not self.module and not Path(self.words[0]).is_file()
+        return first if launches else ""
 
     def check(self) -> None:
         """Raises DumpError if there is no such script."""
@@ -37,11 +40,16 @@ class Script:
 
     def command(self, directions: Path) -> list[str]:
         """The command that runs the script under `directions`."""
+        child = python_command(f"from {_CHILD} import main; main()")
+        if self.launcher == "msrun":
+            options, script = _split_msrun(self.words[1:])
+            start = [sys.executable, "-m", "mindspore.parallel.cluster.run", *options, "--join=True"]
+            return [*start, "python", *child[1:], str(directions), *script]
         if self.launcher:
             options, script = _split_torchrun(self.words[1:])
             return [sys.executable, "-m", "torch.distributed.run", *options, "-m", _CHILD, str(directions), *script]
         script = ["-m", *self.words] if self.module else list(self.words)
-        return [*python_command(f"from {_CHILD} import main; main()"), str(directions), *script]
+        return [*child, str(directions), *script]
 
 
 def _split_torchrun(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -55,12 +63,31 @@ def _split_torchrun(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return options, ["-m", *script] if found.module else script
 
 
+def _split_msrun(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The options of msrun, and the script with its arguments. Every option of msrun has one value."""
+    place = 0
+    while place < len(words) and words[place].startswith("-"):
+        place += 1 if "=" in words[place] else 2
+    script = list(words[place:])
+    if script[:1] in (["python"], ["python3"]):
+        script = script[1:]
+    if not script:
+        raise DumpError("msrun has no script: give it after the options of msrun")
+    options = list(words[:place])
+    for at, word in enumerate(options):
+        if word.partition("=")[0] == "--join":  # msprobe waits for the end
+            del options[at : at + (1 if "=" in word else 2)]
+            break
+    return options, script
+
+
 def run_script(script: Script, directions: Directions, directory: Path, environment: Mapping[str, str]) -> int:
     """Runs the script to its end and returns its exit code. Its output goes where ours goes."""
     file = directory / "directions.json"
     directions.write(file)
     sys.stdout.flush()
-    process = subprocess.Popen(script.command(file), env=dict(environment))
+    path = os.pathsep.join((str(Path(sys.executable).parent), environment.get("PATH", "")))  # msrun runs `python`
+    process = subprocess.Popen(script.command(file), env={**environment, "PATH": path})
     try:
         return process.wait()
     except KeyboardInterrupt:

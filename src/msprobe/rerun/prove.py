@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from msprobe.compare import Comparison, Origin, UnitResult, compare
+from msprobe.compare.origin.source import user_lines
 from msprobe.config.directions import Directions, Graft
 from msprobe.dump import layout
 from msprobe.dump.errors import DumpError
@@ -51,7 +52,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Cause:
-    """A call that was given the golden values. `ran` counts the grafts, `changed` the elements that were different."""
+    """A call that was given the golden values. `ran` counts the grafts, `changed` the elements that were different.
+    `calls` counts the calls of this line in a step, if more than the first of them had to be grafted: a loop, or the
+    same layer many times, is one cause. `left` counts the rows of the comparison with the golden run that still
+    differ."""
 
     name: str
     module: Optional[str]
@@ -60,11 +64,19 @@ class Cause:
     ran: int
     changed: int
     share: Optional[float] = None
+    calls: int = 1
+    left: Optional[int] = None
+
+    @property
+    def title(self) -> str:
+        more = self.calls - 1
+        return self.name if not more else f"{self.name} and {count(more, 'more call')} of this line"
 
 
 @dataclass(frozen=True)
 class Proof:
-    """The answer. `numbers` are the loss of the target, of the golden run, and after each further graft."""
+    """The answer. `target`, `golden` and `after` are the loss of the target, of the golden run, and after each further
+    graft; `differing` counts the rows that differ without a graft."""
 
     verdict: str
     causes: tuple[Cause, ...]
@@ -74,6 +86,7 @@ class Proof:
     golden: Optional[float]
     after: tuple[float, ...]
     rest: str = ""
+    differing: int = 0
 
     def lines(self) -> list[str]:
         return list(_lines(self))
@@ -82,7 +95,8 @@ class Proof:
         """The answer for programs, and for `msprobe view`."""
         return {
             "verdict": self.verdict, "exact": self.exact, "rest": self.rest, "step": self.step, "target": self.target,
-            "golden": self.golden, "after": list(self.after), "causes": [vars(one) for one in self.causes],
+            "golden": self.golden, "after": list(self.after), "differing": self.differing,
+            "causes": [vars(one) for one in self.causes],
         }  # fmt: skip
 
 
@@ -94,7 +108,7 @@ def prove(request: Request, say: Callable[[str], None]) -> Proof:
     found = _compare(target, request.golden, runs.steps)
     if found.origin is None:
         raise DumpError(f"there is nothing to prove: the target and {request.golden} have verdict {found.verdict!r}")
-    blamed = found.origin
+    blamed, differing = found.origin, _differing(found)
     grafts: list[Graft] = []
     causes: list[Cause] = []
     losses: list[Optional[float]] = []
@@ -102,17 +116,23 @@ def prove(request: Request, say: Callable[[str], None]) -> Proof:
     verdict = NOT_PROVED
     while origin is not None:
         wanted = _name_to_graft(origin, request.call if not causes else "")
-        is_new = not any(_belongs_to(one, wanted) for one in causes)
-        new = [one for one in runs.plan(found, wanted, origin) if one not in grafts]
+        line = next((place for place, one in enumerate(causes) if _is_of_line(one, wanted, origin)), None)
+        is_new = line is None and not any(_belongs_to(one, wanted) for one in causes)
+        names = [wanted] if line is None else _calls_of_line(found, wanted, origin)
+        new = [one for name in names for one in runs.plan(found, name, origin) if one not in grafts]
         if not new or (is_new and len(causes) == request.most):
             break  # the difference stays where a graft already is, or there are too many causes
         grafts += new
-        place, fired = runs.graft(grafts, wanted)
+        place, fired = runs.graft(grafts, wanted if line is None else causes[line].name, names)
         found = _compare(place, request.golden, runs.steps)
         if is_new:
             causes.append(_describe(origin, wanted, fired))
             losses.append(None)
+        elif line is not None:
+            calls = len({causes[line].name, *names})
+            causes[line] = replace(causes[line], ran=fired[0], changed=fired[1], calls=calls)
         losses[-1] = _loss(open_dump(place), runs.steps)
+        causes[-1] = replace(causes[-1], left=_differing(found))
         if found.verdict == SAME:
             verdict = PROVED
             break
@@ -124,7 +144,12 @@ def prove(request: Request, say: Callable[[str], None]) -> Proof:
         raise DumpError(
             f"the golden run has no call in place of the origin, so nothing can be grafted: {blamed.sentence}"
         )
-    return _conclude(verdict, runs, target, causes, losses, found)
+    return replace(_conclude(verdict, runs, target, causes, losses, found), differing=differing)
+
+
+def _differing(found: Comparison) -> int:
+    summary = found.summary()
+    return int(summary["warning"]) + int(summary["error"])
 
 
 def _compare(target: Path, golden: Path, steps: Sequence[int]) -> Comparison:
@@ -146,6 +171,35 @@ def _name_to_graft(origin: Origin, call: str) -> str:
 def _belongs_to(cause: Cause, name: str) -> bool:
     """Whether a call is part of a cause: its backward, or the module that got the same wrong input."""
     return forward_of(cause.name) == forward_of(name) or cause.module == parse_name(name).key
+
+
+def _is_of_line(cause: Cause, name: str, origin: Origin) -> bool:
+    """Whether this is a later call of the same API or module class at the same line: a loop, or a layer of a stack."""
+    is_same = (
+        _class_of(cause.name) == _class_of(name) and parse_name(cause.name).direction == parse_name(name).direction
+    )
+    return is_same and cause.source is not None and cause.source == origin.source and forward_of(cause.name) != name
+
+
+def _calls_of_line(found: Comparison, name: str, origin: Origin) -> list[str]:
+    """All calls of the target like this one, at the line of the origin."""
+    direction = parse_name(name).direction
+    names = {
+        match.target.name: None
+        for unit in found.units
+        for match, _ in unit.groups
+        if match.target is not None
+        and parse_name(match.target.name).direction == direction
+        and _class_of(match.target.name) == _class_of(name)
+        and user_lines(unit.stacks, match)[0] == origin.source
+    }
+    return [name, *(one for one in names if one != name)]
+
+
+def _class_of(name: str) -> str:
+    """The API, or the class of the module: `Module.blocks.3.norm.LayerNorm.forward.0` is a LayerNorm."""
+    key = parse_name(name).key
+    return f"Module.{key.rpartition('.')[2]}" if is_module(name) else key
 
 
 def _describe(origin: Origin, name: str, fired: tuple[int, int]) -> Cause:
@@ -189,9 +243,12 @@ class _Runs:
     def record(self) -> Path:
         return self._run(self._begin(""), ())
 
-    def graft(self, grafts: Sequence[Graft], name: str) -> tuple[Path, tuple[int, int]]:
-        """Runs the script with the grafts. Returns the dump, how often this graft ran, and what it changed."""
-        directory = self._begin(f", with {name} replaced")
+    def graft(self, grafts: Sequence[Graft], title: str, names: Sequence[str]) -> tuple[Path, tuple[int, int]]:
+        """Runs the script with the grafts. Returns the dump, how often the grafts of this cause ran, and what they
+        changed."""
+        own = {title, *names}
+        more = f" and {count(len(own) - 1, 'more call')} of its line" if len(own) > 1 else ""
+        directory = self._begin(f", with {title}{more} replaced")
         dump = self._run(directory, tuple(grafts))
         self._accept(dump, grafts)
         done = changed = 0
@@ -199,10 +256,10 @@ class _Runs:
             found = json.loads(file.read_text(encoding="utf-8"))
             for problem in found["problems"]:
                 raise DumpError(f"the graft failed at {problem}")
-            done += sum(times for one, times in found["done"].items() if _is_of(one, name))
-            changed += sum(times for one, times in found["changed"].items() if _is_of(one, name))
+            done += sum(times for one, times in found["done"].items() if any(_is_of(one, name) for name in own))
+            changed += sum(times for one, times in found["changed"].items() if any(_is_of(one, name) for name in own))
         if not done:
-            raise DumpError(f"the graft never ran: the script did not call {name} where msprobe sees it")
+            raise DumpError(f"the graft never ran: the script did not call {title} where msprobe sees it")
         return dump, (done, changed)
 
     def _accept(self, dump: Path, grafts: Sequence[Graft]) -> None:
@@ -437,7 +494,7 @@ def _loss(dump: Dump, steps: Sequence[int]) -> Optional[float]:
 
 def _lines(proof: Proof) -> Iterator[str]:
     causes = proof.causes
-    names = " and ".join(one.name for one in causes)
+    names = " and ".join(one.title for one in causes)
     how = "bit for bit" if proof.exact else "within rounding"
     loss = "" if proof.golden is None or not proof.after else f", loss {proof.after[-1]:.6g} at step {proof.step}"
     if proof.verdict == PROVED:
@@ -448,7 +505,7 @@ def _lines(proof: Proof) -> Iterator[str]:
         yield f"Not proved: with {names} replaced by the golden result, the run still differs"
     for number, one in enumerate(causes, 1):
         head = f"cause {number}" if len(causes) > 1 else "cause"
-        yield f"  {head:<8}{one.name}" + (f" in {one.module}" if one.module and one.module != one.name else "")
+        yield f"  {head:<8}{one.title}" + (f" in {one.module}" if one.module and one.module != one.name else "")
         yield f"  {'':<8}{one.sentence}"
         if one.source:
             yield f"  source  {one.source}"

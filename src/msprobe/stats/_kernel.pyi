@@ -18,3 +18,23 @@ def describe(
 def crc32(buffer: Any, value: int = ..., /) -> int: ...
 def select(level: int, /) -> str:
     """Limits the CPU instructions to this level (0: portable C) from now on; for the tests."""
+
+def damage(
+    matrix: Any,
+    mantissa: int,
+    lowest: int,
+    largest: float,
+    has_inf: bool,
+    scale: int,
+    mode: int,
+    rows: int,
+    columns: int,
+    bulk: float,
+    norm: float,
+    whole: float,
+    /,
+) -> tuple[int, int, int, int, float, float, float, float, float, float, int, int, int]:
+    """The sums of native/damage.c, for msprobe/stats/damage.py."""
+
+def extent(matrix: Any, /) -> tuple[float, int, int, float, float, float, float]:
+    """The largest magnitude of a float32 matrix, its place, how many are not finite, and four moments."""

@@ -87,12 +87,21 @@ BY_NAME: dict[str, Format] = {one.name: one for one in TABLE}
 
 def cast(values: Array, element: Element) -> Array:
     """The numbers rounded to the type, as float64. NaN stays NaN, also in types that have none."""
+    return limit(round_to(values, element), element)
+
+
+def round_to(values: Array, element: Element) -> Array:
+    """The numbers with the mantissa of the type, as float64, as if it had no largest number."""
     with np.errstate(invalid="ignore"):  # a signalling NaN
         wide = np.asarray(values).astype(np.float64)
     finite = np.isfinite(wide)
     exponents = np.frexp(np.where(finite, wide, 0.0))[1] - 1
     steps = np.ldexp(1.0, np.maximum(exponents, element.lowest) - element.mantissa)
-    rounded = np.where(finite, np.rint(np.where(finite, wide, 0.0) / steps) * steps, wide)
+    return np.where(finite, np.rint(np.where(finite, wide, 0.0) / steps) * steps, wide)
+
+
+def limit(rounded: Array, element: Element) -> Array:
+    """What is larger than the largest number becomes infinity, or that number in a type without infinity."""
     beyond = np.inf if element.has_inf else element.largest
     return np.where(np.abs(rounded) > element.largest, np.copysign(beyond, rounded), rounded)
 
@@ -102,16 +111,36 @@ def emulate(matrix: Array, form: Format, weight: bool = False) -> Array:
     wide = np.asarray(matrix).astype(np.float64)
     if form.scale is None or wide.size == 0:
         return cast(wide, form.element)
-    narrow = wide.astype(np.float32)
+    scaled = scale(wide, form, weight)
+    largest = form.element.largest
+    return np.multiply(cast(np.clip(scaled.elements, -largest, largest), form.element), scaled.spread)
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A matrix divided by the scales of its blocks. `spread` has the scale of each element."""
+
+    elements: Array
+    spread: Array
+    scales: Array
+    block: tuple[int, int]
+
+
+def block_of(shape: tuple[int, ...], form: Format, weight: bool) -> tuple[int, int]:
+    """Rows and columns of a block of a matrix with this shape."""
     rows, columns = (form.weight_block if weight else None) or form.block
-    rows, columns = rows or wide.shape[0], columns or wide.shape[1]
-    largest = _largest_of_blocks(np.abs(narrow), rows, columns)
-    factors = block_scales(largest, form)
-    spread = np.repeat(np.repeat(factors, rows, 0), columns, 1)[: wide.shape[0], : wide.shape[1]]
-    limit = form.element.largest
+    return rows or shape[0], columns or shape[1]
+
+
+def scale(matrix: Array, form: Format, weight: bool) -> Scaled:
+    """Divides a matrix that is not empty by the scales of its blocks. The format has scales."""
+    narrow = np.asarray(matrix).astype(np.float32)
+    rows, columns = block_of(narrow.shape, form, weight)
+    scales = block_scales(largest_of_blocks(np.abs(narrow), rows, columns), form)
+    spread = np.repeat(np.repeat(scales, rows, 0), columns, 1)[: narrow.shape[0], : narrow.shape[1]]
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        scaled = np.where(spread > 0, (narrow / spread).astype(np.float32), 0.0)
-    return np.multiply(cast(np.clip(scaled, -limit, limit), form.element), spread)
+        elements = np.where(spread > 0, (narrow / spread).astype(np.float32), 0.0)
+    return Scaled(elements, spread, scales, (rows, columns))
 
 
 def block_scales(largest: Array, form: Format) -> Array:
@@ -149,7 +178,7 @@ def _ceil_log2(values: Array) -> Array:
     return np.where(parts == 0.5, exponents - 1, exponents)
 
 
-def _largest_of_blocks(magnitudes: Array, rows: int, columns: int) -> Array:
+def largest_of_blocks(magnitudes: Array, rows: int, columns: int) -> Array:
     """The largest magnitude of each block; blocks at the edge may be smaller."""
     by_rows = np.maximum.reduceat(magnitudes, np.arange(0, magnitudes.shape[0], rows), axis=0)
     return np.asarray(np.maximum.reduceat(by_rows, np.arange(0, magnitudes.shape[1], columns), axis=1))

@@ -11,7 +11,7 @@ from msprobe.compare.layout.faults.guilty import guilty_ranks
 from msprobe.compare.rows import ERROR, WARNING, Item, Row, is_tensor
 from msprobe.view.columns import Table
 from msprobe.view.flow import Flow, Place
-from msprobe.view.source_lines import Recorded, excerpt_of, frames_of
+from msprobe.view.source_lines import Recorded, code_of, frames_of
 from msprobe.view.unit_groups import MOST_KEPT
 
 LONGEST = 2000
@@ -43,7 +43,7 @@ class CallDetails:
             "parent": match.call.parent,
             "rows": [self._row(call, place, row) for place, row in enumerate(rows)],
             "stack": {"target": frames_of(target), "golden": frames_of(golden)},
-            "excerpt": excerpt_of(target or golden, self._recorded.of(result)),
+            "code": code_of((target, golden), self._recorded.of(result)),
         }
 
     def _row(self, call: int, place: int, row: Row) -> dict[str, Any]:

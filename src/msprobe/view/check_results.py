@@ -17,6 +17,8 @@ from msprobe.dump.names import BACKWARD, FORWARD, parse_name, split_slot
 from msprobe.dump.plural import count
 from msprobe.view.material import Answer, Material
 
+DEPTHS = ("", "*/", "*/*/")
+"""Where results are: with several ranks, run_ut writes into `step0/rank1/` of its output directory."""
 _VERDICTS = {"pass": PASS, "warning": WARNING, "error": ERROR}
 _STATUS = DETAIL_COLUMNS.index("Status")
 _MESSAGE = DETAIL_COLUMNS.index("Message")
@@ -30,7 +32,7 @@ def is_check(path: Path) -> bool:
 def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path] if path.name.startswith(RESULT) and path.suffix == ".csv" else []
-    return sorted([*path.glob(f"{RESULT}*.csv"), *path.glob(f"*/{RESULT}*.csv")])
+    return sorted(found for depth in DEPTHS for found in path.glob(f"{depth}{RESULT}*.csv"))
 
 
 def load_check(path: Path) -> Material:
@@ -58,7 +60,8 @@ def _unit(file: Path, root: Path) -> UnitResult:
             lines = rows.get((name, direction), [])
             if lines or (direction == FORWARD or status in ("warning", "error")):
                 groups.append(_group(f"{name}.{direction}", len(groups), lines, status, message))
-    label = file.parent.name if file.parent != root else file.stem[len(RESULT) :]
+    inside = file.parent != root and root.is_dir()
+    label = file.parent.relative_to(root).as_posix() if inside else file.stem[len(RESULT) :]
     return UnitResult(None, None, label, groups, ({}, {}))
 
 
@@ -81,8 +84,9 @@ def _row(match: Match, name: str, line: list[str]) -> Row:
     item.update((key, cells[key]) for key in DETAIL_COLUMNS[4:_STATUS] if cells[key])
     slot = line[0][len(name) + 1 :] if line[0].startswith(f"{name}.") else line[0]
     row = Row(match, slot, slot, item, None, absent="golden")
-    row.measurement = Measurement(number(line[_DISTANCE]))
     verdict = _VERDICTS.get(line[_STATUS], NOT_COMPARED)
+    if verdict != PASS:  # one value near zero makes it large, though the rule of the API lets it pass
+        row.measurement = Measurement(number(line[_DISTANCE]))
     row.judgement = Judgement(verdict, 0.0, Reason(Kind.VALUES, line[_MESSAGE]) if line[_MESSAGE] else Reason())
     return row
 

@@ -48,7 +48,7 @@ def of_comparison(comparison: Comparison) -> Material:
         found = _locate(comparison.units, origin)
         if found is not None:
             answer.unit, match, answer.row = found
-            answer.stack = stack_of(comparison.units[answer.unit], match)
+            answer.stacks = stacks_of(comparison.units[answer.unit], match)
     counts = {key: summary[key] for key in ("rows", "pass", "warning", "error", "not_compared")}
     counts["not_compared_reasons"] = summary["not_compared_reasons"]
     return Material("comparison", comparison.target, comparison.golden, answer, comparison.units, summary=counts)
@@ -87,11 +87,10 @@ def _locate(units: list[UnitResult], origin: Origin) -> Optional[tuple[int, Matc
     return None
 
 
-def stack_of(unit: UnitResult, match: Match) -> list[str]:
-    """The frames of a call: those of the target, or else of the golden run."""
-    for call, known in zip((match.target, match.golden), unit.stacks):
-        if call is not None:
-            frames = known.get(call.name) or known.get(forward_name(call))
-            if frames:
-                return frames
-    return []
+def stacks_of(unit: UnitResult, match: Match) -> tuple[list[str], list[str]]:
+    """The frames of a call in the target and in the golden run; empty where a run does not make it."""
+    target, golden = (
+        [] if call is None else known.get(call.name) or known.get(forward_name(call)) or []
+        for call, known in zip((match.target, match.golden), unit.stacks)
+    )
+    return target, golden

@@ -65,7 +65,7 @@ def _detailed(table: Table) -> set[int]:
 def _data(contents: Contents) -> Iterator[tuple[str, bytes]]:
     """The server's responses, under the same names."""
     table = contents.table
-    yield "answer", encode({**contents.answer, "version": 0, "mapping": {}})
+    yield "answer", encode({**contents.answer, "version": 0, "mapping": {}, "living": False})
     yield "table", encode(table.head())
     yield "columns", table.packed()
     wanted = _detailed(table)

@@ -23,8 +23,8 @@ Sides = tuple[Source, Optional[Source]]
 class Answer:
     """The text on top of the page.
 
-    `verdict` is same, differs, not_compared, found or clean. `facts` are (key, text) pairs; the page translates the
-    keys. `unit` and `row` say where Enter goes. `stack` gives the source lines.
+    `verdict` is same, differs, not_compared, found, clean or proved. `facts` are (key, text) pairs; the page
+    translates the keys. `unit` and `row` say where Enter goes. `stacks` give the source lines of both runs.
     """
 
     verdict: str
@@ -33,14 +33,16 @@ class Answer:
     notes: list[str] = field(default_factory=list)
     unit: int = 0
     row: Optional[Row] = None
-    stack: list[str] = field(default_factory=list)
+    stacks: tuple[list[str], list[str]] = ([], [])
     ranks: list[int] = field(default_factory=list)
     """The ranks with the fault, if the ranks of a run were compared as one."""
 
 
 @dataclass
 class Material:
-    """`kind` is comparison, dump, check or watched. `sides` opens the tensors of a unit; empty in an export."""
+    """`kind` is comparison, dump, check or watched. `sides` opens the tensors of a unit; empty in an export.
+
+    `living`: a dump was not finished when it was opened."""
 
     kind: str
     target: Path
@@ -51,6 +53,8 @@ class Material:
     watched: Optional[Watched] = None
     living: bool = False
     summary: dict[str, Any] = field(default_factory=dict)
+    proof: Optional[dict[str, Any]] = None
+    """What `msprobe prove` found, checked."""
 
 
 Progress = Callable[..., Any]
@@ -65,6 +69,7 @@ def open_material(
     """Raises DumpError if there is nothing to view."""
     from msprobe.view.check_results import is_check, load_check
     from msprobe.view.comparing import load_comparison
+    from msprobe.view.proof import is_proof, load_proof
     from msprobe.view.single_dump import load_dump
 
     for path in (target, golden):
@@ -77,6 +82,8 @@ def open_material(
         if watched:
             raise DumpError(f"{watched[0]} is a watched run, and the other is not. Give two watched runs or two dumps.")
         return load_comparison(target, golden, mapping or {}, progress)
+    if is_proof(target):
+        return load_proof(target, progress)
     if is_check(target):
         return load_check(target)
     if watched:
@@ -87,4 +94,4 @@ def open_material(
 def load_watched(target: Path, golden: Optional[Path]) -> Material:
     run = Watched(target, golden)
     verdict, sentence, facts, notes = run.answer()
-    return Material("watched", target, golden, Answer(verdict, sentence, facts, notes), [], [], run, True)
+    return Material("watched", target, golden, Answer(verdict, sentence, facts, notes), [], [], run)

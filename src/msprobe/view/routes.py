@@ -20,7 +20,8 @@ class Reply(NamedTuple):
 
 
 def answer(session: Session, query: Query) -> Reply:
-    return _json({**session.contents.answer, "version": session.version, "mapping": session.mapping})
+    living = {"version": session.version, "mapping": session.mapping, "living": session.is_living}
+    return _json({**session.contents.answer, **living})
 
 
 def table(session: Session, query: Query) -> Reply:
@@ -78,7 +79,8 @@ def _watched(session: Session) -> Any:
 
 
 def pulse(session: Session, query: Query) -> Reply:
-    return _json({"version": session.refresh(), "trouble": session.trouble})
+    version = session.refresh()
+    return _json({"version": version, "living": session.is_living, "trouble": session.trouble})
 
 
 def match(session: Session, body: Any) -> Reply:

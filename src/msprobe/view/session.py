@@ -12,15 +12,20 @@ from typing import Any, Optional
 
 from msprobe.dump import layout
 from msprobe.dump.errors import DumpError
+from msprobe.dump.reader import RankDump
 from msprobe.view.call_details import CallDetails, item_of
+from msprobe.view.check_results import DEPTHS as CHECK_DEPTHS
 from msprobe.view.columns import Table
 from msprobe.view.material import Material, Progress, open_material
-from msprobe.view.source_lines import Recorded, excerpt_of
+from msprobe.view.runs import describe_runs, directory_of
+from msprobe.view.source_lines import Recorded, code_of
 from msprobe.view.tensors import TensorPair
 
 MAPPING = "msprobe_mapping"
 LEAST_PAUSE = 1.0
 OPEN_TENSORS = 4
+SILENCE = 600.0
+"""Seconds after which an unfinished dump that does not grow is that of a run that crashed."""
 _GROWING = ("journal.jsonl", "dump.json", "debug.json")
 
 
@@ -50,12 +55,21 @@ class Contents:
             "row": -1 if row is None else self.table.number_of(answer.unit, row),
             "slot": "" if row is None else row.slot,
             "sides": None if row is None else {"target": item_of(row.target), "golden": item_of(row.golden)},
-            "excerpt": excerpt_of(answer.stack, self._recorded.of(material.units[answer.unit]))
-            if answer.stack
+            "code": code_of(answer.stacks, self._recorded.of(material.units[answer.unit]))
+            if any(answer.stacks)
             else None,
+            "runs": describe_runs(self._recorded.runs()),
+            "directory": directory_of(self._recorded.runs()),
+            "proof": material.proof,
+            "tensors": _has_tensors(material),
             "watched": material.watched is not None,
-            "living": material.living,
         }
+
+
+def _has_tensors(material: Material) -> bool:
+    """Whether a run has saved tensors. A Graph-mode Dump has nothing else."""
+    sources = [source for sides in material.sides for source in sides if source is not None]
+    return any(not isinstance(one, RankDump) or (one.path / layout.TENSORS).is_dir() for one in sources)
 
 
 class Session:
@@ -95,6 +109,16 @@ class Session:
         now = time.monotonic()
         self._next_look = now + max(LEAST_PAUSE, 5 * (now - begun))
         return contents
+
+    @property
+    def is_living(self) -> bool:
+        """Whether a run still writes what is shown. One that crashed stays unfinished, but writes nothing any more."""
+        with self._lock:
+            material = self._contents.material
+            if material.watched is not None:
+                return material.watched.is_living()
+            newest = max((changed for _, _, changed in self._stamp), default=0)
+            return material.living and time.time() - newest / 1e9 < SILENCE
 
     def refresh(self) -> int:
         """Reloads what has grown; the version tells whether anything changed."""
@@ -180,12 +204,15 @@ class Session:
                         state = path.stat()
                     except OSError:
                         continue
-                    found.append((str(path), state.st_size, state.st_mtime_ns))
+                    if state.st_size:  # a reader makes an empty write-ahead log
+                        found.append((str(path), state.st_size, state.st_mtime_ns))
         return tuple(found)
 
 
 def _growing(root: Path) -> list[Path]:
-    paths = [*root.glob("watch*.sqlite*"), *root.glob("accuracy_checking_*.csv")]
+    """`-shm` of SQLite is left out: it changes when the page itself reads."""
+    paths = [path for suffix in ("", "-wal") for path in root.glob(f"watch*.sqlite{suffix}")]
+    paths += [path for depth in CHECK_DEPTHS for path in root.glob(f"{depth}accuracy_checking_*.csv")]
     for depth in ("", "*/", "*/*/", "*/*/*/"):
         for name in _GROWING:
             paths += root.glob(f"{depth}{name}")

@@ -123,7 +123,8 @@ def _point(answer: Answer, event: Event, units: list[UnitResult]) -> None:
                 answer.unit = index
                 bad = [row for row in rows if row.role == INTRODUCED] or rows
                 answer.row = bad[0] if bad else None
-                answer.stack = unit.stacks[0].get(event.name) or unit.stacks[0].get(forward_name(match.call)) or []
+                stack = unit.stacks[0].get(event.name) or unit.stacks[0].get(forward_name(match.call)) or []
+                answer.stacks = (stack, [])
                 return
 
 

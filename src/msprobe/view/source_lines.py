@@ -7,15 +7,16 @@ trusted, and what the page shows may be sent back to the author of the dump.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
+from msprobe.compare.origin.source import library_frame
 from msprobe.compare.result import UnitResult
 from msprobe.dump.errors import DumpError
 from msprobe.dump.reader import RankDump, open_dump
 from msprobe.dump.source_lines import AROUND, LONGEST, Lines
-from msprobe.dump.stack_frames import is_library, parse_frame
+from msprobe.dump.stack_frames import Frame, is_library, parse_frame
 
 MOST_FRAMES = 200
 MOST_RANKS = 4
@@ -43,14 +44,12 @@ def frames_of(stack: list[str]) -> list[dict[str, Any]]:
 
 def excerpt_of(stack: list[str], recorded: Iterable[Lines] = ()) -> Optional[dict[str, Any]]:
     """The user's line with the recorded lines around it. If there are none, `note` says so."""
-    parsed = (parse_frame(text) for text in stack[:MOST_FRAMES])
-    frame = next((one for one in parsed if one is not None and not is_library(one.file)), None)
+    frame = next((one for one in _parsed(stack) if not is_library(one.file)), None)
     if frame is None:
         return None
     first, shown, note = frame.line, [frame.text], "unread"
-    lines = next((known[frame.file] for known in recorded if frame.line in known.get(frame.file, ())), {})
-    here = lines.get(frame.line, "").strip()
-    if here and frame.text.startswith(here):
+    lines = next((found for known in recorded if _has(found := known.get(frame.file, {}), frame)), None)
+    if lines is not None:
         first = next(
             n for n in range(frame.line - AROUND, frame.line + 1) if all(m in lines for m in range(n, frame.line))
         )
@@ -63,22 +62,64 @@ def excerpt_of(stack: list[str], recorded: Iterable[Lines] = ()) -> Optional[dic
     return {"file": frame.file[:LONGEST], "line": frame.line, "first": first, "lines": texts, "note": note}
 
 
+def _parsed(stack: list[str]) -> Iterator[Frame]:
+    return (frame for text in stack[:MOST_FRAMES] if (frame := parse_frame(text)) is not None)
+
+
+def _has(lines: Mapping[int, str], frame: Frame) -> bool:
+    """Whether these are the lines of the run that made the frame: the other run may have another text there."""
+    here = lines.get(frame.line, "").strip()
+    return bool(here) and frame.text.startswith(here)
+
+
+def code_of(stacks: Sequence[list[str]], recorded: Sequence[list[Lines]]) -> Optional[dict[str, Any]]:
+    """For each run, the user's line with the lines around it, and the innermost line if a library has it; None where
+    a run does not make the call."""
+    sides: dict[str, Any] = {}
+    for name, stack, lines in zip(("target", "golden"), stacks, recorded):
+        library = library_frame(_parsed(stack))
+        inside = None
+        if library is not None:
+            place = {"file": library.file[:LONGEST], "line": library.line, "first": library.line, "note": ""}
+            inside = {**place, "lines": [library.text[:LONGEST]]}
+        own = excerpt_of(stack, lines)
+        sides[name] = {"own": own, "library": inside} if own or inside else None
+    return sides if any(sides.values()) else None
+
+
 class Recorded:
-    """The recorded lines of two dumps, read when they are first needed. Thread-safe."""
+    """What two dumps have recorded of their runs: lines and facts, read when they are first needed. Thread-safe."""
 
     def __init__(self, *paths: Optional[Path]) -> None:
         self._paths = [path for path in paths if path is not None]
-        self._ranks: Optional[list[RankDump]] = None
+        self._ranks: Optional[list[list[RankDump]]] = None
         self._lock = threading.Lock()
 
-    def of(self, unit: UnitResult) -> list[Lines]:
-        """The lines of a unit on both sides: of its rank, or of a few ranks in its step if it has several."""
+    def _opened(self) -> list[list[RankDump]]:
+        if self._ranks is None:
+            self._ranks = [_ranks_of(path) for path in self._paths]
+        return self._ranks
+
+    def of(self, unit: UnitResult) -> list[list[Lines]]:
+        """The lines of a unit, those of each run: of its rank, or of a few ranks in its step if it has several."""
         with self._lock:
-            if self._ranks is None:
-                self._ranks = [rank for path in self._paths for rank in _ranks_of(path)]
-            near = [rank for rank in self._ranks if rank.step == unit.step]
-            same = [rank for rank in near if rank.rank == unit.rank]
-            return [lines for rank in (same or near)[:MOST_RANKS] if (lines := rank.sources)]
+            found = []
+            for ranks in self._opened():
+                near = [rank for rank in ranks if rank.step == unit.step]
+                same = [rank for rank in near if rank.rank == unit.rank]
+                found.append([lines for rank in (same or near)[:MOST_RANKS] if (lines := rank.sources)])
+            return found
+
+    def runs(self) -> list[dict[str, Any]]:
+        """run.json of the first rank of each run; empty without one."""
+        with self._lock:
+            found = []
+            for ranks in self._opened():
+                try:
+                    found.append(ranks[0].run if ranks else {})
+                except DumpError:
+                    found.append({})
+            return found
 
 
 def _ranks_of(path: Path) -> list[RankDump]:

@@ -6,6 +6,7 @@ Each request opens the databases again: a monitor may be writing to them, and a 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Optional
@@ -49,6 +50,15 @@ class Watched:
         if len(alarms) > 1:
             facts.append(("then", count(len(alarms) - 1, "more alarm")))
         return "found", first.sentence, facts, []
+
+    def is_living(self) -> bool:
+        """Whether a monitor still writes to one of the runs."""
+        for path in (self.target, self.golden):
+            if path is not None:
+                with _opened(path) as run:
+                    if any(rank.is_living(time.time()) for rank in run.ranks):
+                        return True
+        return False
 
     def trends(self) -> dict[str, Any]:
         """What can be drawn: targets, statistics, ranks, and the alarms."""

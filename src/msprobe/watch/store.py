@@ -23,6 +23,8 @@ from msprobe.watch.alarms.alarm import Alarm
 from msprobe.watch.targets import Target
 
 FORMAT = 1
+ENDED = "ended"
+"""The key of the time at which the run ended, in the table meta."""
 ABSENT_BITS = 0x7FF8_0000_0000_A85E
 ABSENT = np.array([ABSENT_BITS], np.uint64).view(np.float64)
 _STATEMENTS = (
@@ -88,6 +90,7 @@ class Store:
             self._database.executescript(";".join(TABLES.values()))
         else:
             self._resume(keep_before or 0)
+        self._database.execute("DELETE FROM meta WHERE key = ?", (ENDED,))
         rows = [(key, json.dumps(value)) for key, value in {"format": FORMAT, **meta}.items()]
         self._database.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
 
@@ -178,7 +181,11 @@ class Store:
         return int(size * (pages - free))
 
     def close(self) -> None:
-        self._connection.close()
+        """Writes that the run has ended. A run that is killed does not: its last step tells how old it is."""
+        try:
+            self._database.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (ENDED, json.dumps(time.time())))
+        finally:
+            self._connection.close()
 
 
 def _finite(value: float) -> Optional[float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Callable, NamedTuple, Optional, Protocol
 
 from msprobe.dump.tensor_files.codec import Payload
+from msprobe.frameworks.versions import MINDSPORE, PYTORCH, refuse_old
 
 FRAMEWORKS = ("pytorch", "mindspore")
 Load = Callable[[dict[str, Any]], Any]
@@ -110,10 +111,16 @@ class Framework(Protocol):
 def load(name: str) -> Framework:
     """Imports the framework. The caller handles what the import raises."""
     if name == "pytorch":
+        import torch
+
+        refuse_old(PYTORCH, torch.__version__)
         from msprobe.check.pytorch.framework import PyTorch
 
         return PyTorch()
     if name == "mindspore":
+        import mindspore
+
+        refuse_old(MINDSPORE, mindspore.__version__)
         from msprobe.check.mindspore.framework import MindSpore
 
         return MindSpore()

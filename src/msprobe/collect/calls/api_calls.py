@@ -62,6 +62,7 @@ class ApiCalls:
         self._running_pass = gradients.running_pass
         self._differentiates = gradients.differentiates
         self._find_inputs = gradients.inputs
+        self._take_number = recorder.numbers.take
 
     def record(self, api: Any, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Runs one API and records it. Returns or raises what the API returns or raises."""
@@ -72,9 +73,10 @@ class ApiCalls:
         call: Optional[int] = None
         inputs: Any = None
         given, named = args, kwargs
+        has_out = "out" in kwargs
         try:
-            name = f"{title}.{recorder.numbers.take(title)}.{FORWARD}"
-            if self.unwritten or api.name in self.marked or "out" in kwargs:
+            name = f"{title}.{self._take_number(title)}.{FORWARD}"
+            if self.unwritten or has_out or api.name in self.marked:
                 given, named = self._mark_arguments(api, args, kwargs)
             wanted = selection.everything or selection.enter(name, parents)
             if wanted and selection.forward:
@@ -88,10 +90,10 @@ class ApiCalls:
         try:
             output = func(*args, **kwargs)
         except BaseException as error:
-            self._failed(api, call, name, error, "out" in kwargs)
+            self._failed(api, call, name, error, has_out)
             raise
         try:
-            if api.changes or "out" in kwargs:
+            if has_out or api.changes:
                 self._note_writes(api, args, kwargs)
             produced = output
             if self.unwritten:

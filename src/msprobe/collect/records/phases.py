@@ -45,7 +45,7 @@ class Phases:
         self._models: Sequence[Any] = ()
         self._inside: list[str] = []  # clipping, optimizer steps and zero_grad that are running, outermost first
         self._closures = 0
-        self._written: Optional[tuple[str, int]] = None
+        self._written_phase, self._written_microbatch = "", -1
         self._microbatch = 0
         self._backward_ended = False
         self.between = False
@@ -96,13 +96,13 @@ class Phases:
         """A call begins that gets a record."""
         if self._running_pass() >= 0:
             phase = RECOMPUTATION if self._recomputes() else BACKWARD
-        elif self._inside and self._is_elsewhere():
+        elif self._inside and not (self._closures and self._differentiates()):
             phase = self._inside[-1]
         elif self._is_evaluation():
             phase = EVALUATION
         else:
             phase = OTHER if self.between else FORWARD
-        if self._written != (phase, self._microbatch):
+        if self._written_phase != phase or self._written_microbatch != self._microbatch:
             self._note(phase)
 
     def end_call(self, call: int, output: Any) -> None:
@@ -115,7 +115,7 @@ class Phases:
 
     def begin_gradient(self) -> None:
         """A record of gradients is written."""
-        if self._written != (BACKWARD, self._microbatch):
+        if self._written_phase != BACKWARD or self._written_microbatch != self._microbatch:
             self._note(BACKWARD)
 
     def _close_left_open(self) -> None:
@@ -137,6 +137,6 @@ class Phases:
         self.between = self._backward_ended = False
 
     def _note(self, phase: str, call: Optional[int] = None) -> None:
-        self._written = (phase, self._microbatch)
+        self._written_phase, self._written_microbatch = phase, self._microbatch
         of_call = "" if call is None else f', "call": {call}'
         self._write(f'"phase": {json.dumps(phase)}, "microbatch": {self._microbatch}{of_call}')

@@ -19,6 +19,7 @@ from msprobe.collect.records.phases import Phases
 from msprobe.collect.records.selection import Selection
 from msprobe.collect.records.stacks import Position, Stacks
 from msprobe.collect.records.values import Values
+from msprobe.dump.products import may_be_product
 from msprobe.system.interrupts import is_of_the_script, let_through
 from msprobe.system.living import Living
 
@@ -81,6 +82,8 @@ class Recorder:
         self._with_data = with_data
         self._with_inputs = with_data and selection.inputs
         self._with_outputs = with_data and selection.outputs
+        # Bound once: they are used at every call.
+        self._sequence, self._mapping, self._result = values.sequence, values.mapping, values.result
         self._saves = selection.saves if selection.saves_any else None
         self._stacks = Stacks(writer.stack) if with_stacks else None
         self._calls = count()
@@ -130,9 +133,8 @@ class Recorder:
         text = ""
         if self._with_inputs:
             path = f"{name}.input" if self._saves is not None and self._saves(name) else ""
-            text = (
-                f'"input_args": {self.values.sequence(args, path)}, "input_kwargs": {self.values.mapping(kwargs, path)}'
-            )
+            named = self._mapping(kwargs, path) if kwargs else "{}"
+            text = f'"input_args": {self._sequence(args, path)}, "input_kwargs": {named}'
         if self.chunk:
             text = f"{text}, {self.chunk}" if text else self.chunk
         stack = self._stacks.number(depth + 1) if self._stacks is not None else None
@@ -152,16 +154,16 @@ class Recorder:
 
     def leave(self, call: int, name: str, output: Any, extra: str = "") -> None:
         """The call returned `output`. `extra` has further JSON members."""
-        parts = []
+        text = extra
         if self._with_outputs:
             path = f"{name}.output" if self._saves is not None and self._saves(name) else ""
-            parts.append(f'"output": {self.values.result(output, path)}')
-        if extra:
-            parts.append(extra)
+            text = f'"output": {self._result(output, path)}'
+            if extra:
+                text = f"{text}, {extra}"
         self.records += 1
         if self.phases is not None and self.phases.between:
             self.phases.end_call(call, output)
-        self.writer.end(call, ", ".join(parts))
+        self.writer.end(call, text)
 
     def fail(self, call: Optional[int], error: BaseException, extra: str = "") -> None:
         """The call raised an exception: the record keeps its inputs and has the name of the exception. With None,
@@ -194,6 +196,12 @@ class Recorder:
     @property
     def with_outputs(self) -> bool:
         return self._with_outputs
+
+    def name_products(self) -> None:
+        """Gives the tensors of matrix products the name of their file, so that their text may depend on their place;
+        `values` decides which have a file."""
+        saves = self._saves
+        self._saves = lambda name: may_be_product(name) or (saves is not None and saves(name))
 
     def fault(self, name: str, trace: str) -> None:
         """Reports an error of msprobe at this call: writes it to dump_error_info.log, counts it, and logs it when the

@@ -140,7 +140,8 @@ def positions_of(frame: FrameType) -> tuple[Position, ...]:
 @lru_cache(maxsize=4096)
 def render_positions(positions: tuple[Position, ...]) -> tuple[str, ...]:
     """The lines of stack.json, innermost first, with the source text. Cached: the next step has the same stacks."""
-    return tuple(
+    lines = [
         f"File {filename}, line {line}, in {function}, \n {linecache.getline(filename, line).strip()}"
         for filename, line, function in positions
-    )
+    ]
+    return tuple(lines)  # not from a generator: gc.get_objects() in a different thread makes that fail

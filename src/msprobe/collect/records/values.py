@@ -11,7 +11,10 @@ import json
 from functools import lru_cache
 from typing import Any, Callable, Optional, Protocol
 
+from msprobe.system import native
 from msprobe.system.interrupts import let_through
+
+_values_in_c = native.load("msprobe.collect.records._values")
 
 _DEPTH = 16
 _TEXT = 1000
@@ -24,7 +27,8 @@ _Seen = dict[int, int]
 
 
 class Adapter(Protocol):
-    """What a frontend renders."""
+    """What a frontend renders. `quick_text`, if it has one, gives the text of a tensor without a file, or None if
+    `tensor_text` must render it."""
 
     tensor_types: frozenset[type]
 
@@ -63,7 +67,27 @@ class MarkedValue:
 
 
 class Values:
-    """Renders arguments and results. An unknown value becomes the name of its type. Never raises."""
+    """Renders arguments and results. An unknown value becomes the name of its type. Never raises.
+
+    `sequence` takes the arguments of a call, `mapping` keyword arguments, `result` the result of a call, `value` one
+    value by itself; each also takes the path of its tensor files, "" if there are none.
+    """
+
+    __slots__ = ("mapping", "result", "sequence", "value")
+
+    def __init__(self, adapter: Adapter) -> None:
+        texts: Any = PythonValues(adapter)
+        if _values_in_c is not None:
+            quick_text = getattr(adapter, "quick_text", None)
+            texts = _values_in_c.ValueTexts(adapter.tensor_types, quick_text, adapter.tensor_text, texts)
+        self.sequence: Callable[[Any, str], str] = texts.sequence
+        self.mapping: Callable[[Any, str], str] = texts.mapping
+        self.result: Callable[[Any, str], str] = texts.result
+        self.value: Callable[[Any, str], str] = texts.value
+
+
+class PythonValues:
+    """`Values` in Python: for machines without a compiler, and for what the C version leaves to it."""
 
     def __init__(self, adapter: Adapter) -> None:
         self._tensor = adapter.tensor_text

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import msprobe
+from msprobe.collect.run.git_commit import commit_of_script
 from msprobe.config import Settings
 
 _ENVIRONMENT = (
@@ -50,11 +51,12 @@ def run_facts(settings: Settings) -> dict[str, Any]:
         "hostname": socket.gethostname(),
         "command": [sys.executable, *sys.argv],
         "directory": str(Path.cwd()),
+        "git_commit": commit_of_script(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "settings": {
             "task": settings.task,
             "level": settings.level,
-            "precision": settings.precision,
+            "precision": "high" if settings.formats else settings.precision,
             "summary_mode": getattr(settings.section, "summary_mode", None),
             "compile": settings.compile,
         },

@@ -358,8 +358,7 @@ class Lifecycle:
         """Whether this debugger has ended. Warns if a later one has replaced it; at exit there is no warning."""
         if self.summary.replaced:
             notices.warn_once(
-                "this call has no effect: a later PrecisionDebugger has replaced this one, and a process has only one. "
-                "Call the later one."
+                "this call has no effect: this debugger was replaced by a newer PrecisionDebugger; use that one."
             )
         return self.closed
 

@@ -17,6 +17,7 @@ from msprobe.compare.align.sequence import common_order
 from msprobe.compare.align.translate import Translation, fused_ends, operation_of
 from msprobe.compare.calls import Call, Match, arguments, fingerprint, shapes
 from msprobe.compare.measure.distance import result_key
+from msprobe.compare.operators import MIXES, word_of
 
 Calls = Sequence[Call]
 Token = Callable[[Call, int], Hashable]
@@ -44,14 +45,73 @@ def align_tree(target: Calls, golden: Calls, translation: Translation, of_parts:
 
 
 def _modules_by_path(target: Side, golden: Side) -> list[tuple[Call, Call]]:
+    """The modules with the same path: inside the same modules, by their number. If one run calls a module more often
+    there, by what they return, then by their parameters: an update in between shows which calls correspond."""
     known = {golden.place(c): c for c in golden.calls if c.kind == "module"}
+    modules = [call for call in target.calls if call.kind == "module"]
+    if len(known) == len(modules) and all(target.place(call) in known for call in modules):
+        return [(call, known[target.place(call)]) for call in modules]
+    levels = _by_depth(target.calls), _by_depth(golden.calls)
+    around: tuple[dict[str, str], dict[str, str]] = ({}, {})
     pairs = []
-    for call in target.calls:
-        if call.kind == "module":
-            partner = known.pop(target.place(call), None)
-            if partner is not None:
-                pairs.append((call, partner))
+    for depth in range(max(map(len, levels))):
+        groups: list[dict[Hashable, list[Call]]] = []
+        for side, level, names in zip((target, golden), levels, around):
+            grouped: dict[Hashable, list[Call]] = defaultdict(list)
+            for call in level[depth] if depth < len(level) else ():
+                names[call.name] = names.get(call.parent or "", "")
+                grouped[side.path_of(call), names[call.name]].append(call)
+            groups.append(grouped)
+        for key, calls in groups[0].items():
+            for ours, theirs in _same_modules(calls, groups[1].get(key, [])):
+                pairs.append((ours, theirs))
+                around[0][ours.name] = around[1][theirs.name] = ours.name
     return pairs
+
+
+def _by_depth(calls: Calls) -> list[list[Call]]:
+    """The module calls by how many recorded modules are around them."""
+    parents = {call.name: call.parent for call in calls if call.kind == "module"}
+    depths: dict[Optional[str], int] = {}
+    found: list[list[Call]] = []
+    for call in calls:
+        if call.kind != "module":
+            continue
+        trail = []
+        name: Optional[str] = call.name
+        while name in parents and name not in depths:
+            trail.append(name)
+            name = parents[name]
+        start = depths.get(name, -1)
+        depths.update((passed, start + 1 + place) for place, passed in enumerate(reversed(trail)))
+        depth = depths[call.name]
+        while len(found) <= depth:
+            found.append([])
+        found[depth].append(call)
+    return found
+
+
+def _same_modules(target: Calls, golden: Calls) -> list[tuple[Call, Call]]:
+    if len(target) == len(golden) or not golden:
+        return list(zip(target, golden))
+    pairs: list[tuple[int, int]] = []
+    for token in (_returned, _held, _out):
+        gaps = [(-1, -1), *pairs, (len(target), len(golden))]
+        for (i, j), (x, y) in zip(gaps, gaps[1:]):
+            found = common_order([token(c) for c in target[i + 1 : x]], [token(c) for c in golden[j + 1 : y]])
+            pairs += [(i + 1 + a, j + 1 + b) for a, b in found]
+        pairs.sort()
+    return [(target[i], golden[j]) for i, j in pairs]
+
+
+def _returned(call: Call) -> Hashable:
+    output = call.record.get("output") if isinstance(call.record, dict) else None
+    key = result_key(output[0]) if isinstance(output, list) and output else None
+    return key or id(call)
+
+
+def _held(call: Call) -> Hashable:
+    return fingerprint(call.record.get("parameters")) if isinstance(call.record, dict) else ""
 
 
 def _sections(calls: Calls, labels: dict[str, str]) -> dict[Optional[str], list[Call]]:
@@ -106,6 +166,8 @@ class _Aligner:
         gaps = [(target, golden)]
         rounds: list[tuple[Token, str, float]] = [
             (self._value, "sequence", 1.0),
+            (self._same_call, "sequence", 0.95),
+            (self._api_result, "fused", 0.9),
             (self._call, "sequence", 0.95),
             (self._key_and_shape, "sequence", 0.9),
             (self._key, "sequence", 0.8),
@@ -168,7 +230,7 @@ class _Aligner:
         return waiting
 
     def _moved(self, target: Calls, golden: Calls, found: list[Match]) -> list[Match]:
-        """Matches calls that one run makes in another order: the same API with the same values."""
+        """Matches calls that one run makes in a different order: the same API with the same values."""
         taken = {call.name for match in found for call in (match.target, *match.before) if call is not None}
         given = {call.name for match in found for call in (match.golden, *match.before) if call is not None}
         waiting: dict[Hashable, list[Call]] = defaultdict(list)
@@ -200,6 +262,11 @@ class _Aligner:
         text = fingerprint(call.record.get("output")) if isinstance(call.record, dict) else ""
         return (self._key_of(call, side), text) if text else (side, call.name)
 
+    def _same_call(self, call: Call, side: int) -> Hashable:
+        """The same API with the same result, but for rounding."""
+        found = self._result(call, side)
+        return (self._key_of(call, side), found) if isinstance(found, tuple) else found
+
     def _call(self, call: Call, side: int) -> Hashable:
         key = self._key_of(call, side)
         given = "" if key in self._counted else arguments(call.record)
@@ -223,6 +290,13 @@ class _Aligner:
         output = call.record.get("output") if isinstance(call.record, dict) else None
         key = result_key(output[0]) if isinstance(output, list) and output else None
         return (call.kind, _out(call), key) if key else (side, call.name)
+
+    def _api_result(self, call: Call, side: int) -> Hashable:
+        """Before calls of the same API are matched that compute something different. Calls with weights are not: their
+        counterpart has the same weights."""
+        mark = self._mark(call, side)
+        known = call.kind == "api" and word_of(call.key) not in MIXES
+        return mark or (self._result(call, side) if known else (side, call.name))
 
     def _operation(self, call: Call, side: int) -> Hashable:
         """The weakest key. For modules it includes the shape of the result: a fused projection is not the first of
@@ -256,7 +330,7 @@ def _projections(calls: Calls) -> int:
 
 
 def _is_other_projection(match: Match) -> bool:
-    """The same input, another weight and another result: a fused projection, and one of those that it replaces."""
+    """The same input, a different weight and result: a fused projection, and one of those that it replaces."""
     target, golden = match.target, match.golden
     if target is None or golden is None or target.kind == "module" or operation_of(target.key) not in _PROJECTIONS:
         return False

@@ -259,6 +259,10 @@ class Graph:
                     self.written[new] = (self._external[new], new)
                     self.written.pop(key, None)
 
+    def last_writer(self, memory: object) -> Optional[Step]:
+        """The recorded call that wrote this memory last."""
+        return next((one.maker for one in reversed(self.values) if one.memory == memory and one.maker), None)
+
     def _keep(self, value: Value, row: Optional[Row]) -> None:
         if row is not None:
             value.rows.append(row)

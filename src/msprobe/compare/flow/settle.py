@@ -13,7 +13,8 @@ from typing import Optional
 from msprobe.compare.calls import FORWARD, forward_name
 from msprobe.compare.flow.graph import Graph, Part, Step, Value
 from msprobe.compare.measure.distance import count, dtype_name, of_statistics, result_key, value_key
-from msprobe.compare.operators import MIXES, REORDERS, is_derived, keeps_statistics, word_of
+from msprobe.compare.operators import LOSS, MIXES, REORDERS, is_derived, keeps_statistics, word_of
+from msprobe.compare.reasons import Kind
 from msprobe.compare.rows import ERROR, PASS, WARNING, Group, Item, Row, is_tensor
 
 LARGE = 0.05
@@ -56,17 +57,18 @@ class Settled:
         self._moved = moved
         self._same_optimizer = same_optimizer
         self._last_bad, self._last_good = _tail(groups)
+        self._knows_loss = graph.has_identity and any(step.call.key == LOSS for step in graph.steps.values())
         self._finals = {id(last): first for first, last in graph.written.values()}
         self._same_elsewhere: dict[int, Value] = {}
         self.own: set[int] = set()
         """What only this run writes to memory that outlives the step: the other run writes nothing there."""
         self._packed: dict[int, tuple[Row, ...]] = {}
-        weak: set[int] = set()
+        self._weak: set[int] = set()
         for value in graph.values:  # a source comes before its views
-            if _is_reordered(value.maker) or _is_computed_from(value, weak):
-                weak.add(id(value))
+            if _is_reordered(value.maker) or _is_computed_from(value, self._weak):
+                self._weak.add(id(value))
             value.is_small = any(_is_small(row) and id(row) not in self._moved for row in value.rows)
-            sure = [row for row in value.rows if is_evidence(row) and (id(value) not in weak or _sees_order(row))]
+            sure = [row for row in value.rows if is_evidence(row) and (id(value) not in self._weak or _sees_order(row))]
             value.agrees = bool(sure) and not value.is_small
 
     def accept_packed(self, packed: dict[int, tuple[Row, ...]]) -> None:
@@ -74,7 +76,7 @@ class Settled:
         self._packed = packed
 
     def lone_values(self) -> list[Value]:
-        """Values that were not compared, of calls that only one run makes: numbers enough to recognise them."""
+        """Values that were not compared, or with one that does not belong to them: numbers enough to recognise them."""
         return [
             value
             for value in self.graph.values
@@ -83,8 +85,7 @@ class Settled:
             and count(value.item) >= FEW
             and dtype_name(value.item).startswith(("float", "bfloat"))
             and (value.uses or value.views)
-            and all(row.match.how == "unmatched" for row in value.rows)
-            and not _is_reordered(value.maker)
+            and id(value) not in self._weak
         ]
 
     def open_writes(self) -> list[tuple[Value, Value]]:
@@ -187,8 +188,8 @@ class Settled:
             return all(self.ok(part.value) or _is_lone_result(part, value) for part in border.results)
         if value.rows and not maker.alone:
             return False
-        if value.taken:  # the loss
-            return False
+        if value.taken:  # the loss, or unrecorded code uses it
+            return self._knows_loss and self._agrees_after(maker)
         if not self.graph.has_identity:
             return self._agrees_after(maker)
         # In the forward, what matters is used. After it: a number for the log; anything larger may be kept.
@@ -322,7 +323,9 @@ class Settled:
 
 def _is_lone_result(part: Part, value: Value) -> bool:
     """A second result of the model that only one run returns, and that no call uses."""
-    return part.value is value and part.row is not None and bool(part.row.absent)
+    if part.value is not value or part.row is None:
+        return False
+    return bool(part.row.absent) or part.row.why.kind is Kind.NULL
 
 
 def _backward(step: Step) -> str:

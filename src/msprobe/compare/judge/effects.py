@@ -96,7 +96,7 @@ class Effects:
 
     def module_with_same_results(self, call: Call) -> Optional[str]:
         """The nearest module around a call whose results agree in both directions, gradients of the weights inside
-        included: its calls may be made in another order. A result of one element says too little."""
+        included: its calls may be made in a different order. A result of one element says too little."""
         name = self._parent.get(forward_name(call), call.parent) if call.direction == BACKWARD else call.parent
         while name is not None:
             module = self._calls.get(name)

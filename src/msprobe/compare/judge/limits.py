@@ -49,7 +49,7 @@ class Noise:
         self.at_start = 0.0
         self.kinks = 0.0
         self.ported = False
-        """The complete run computes in another dtype."""
+        """The complete run computes in a different dtype."""
         self.average = 0.0
         """The largest difference of a norm or mean that was accepted in this step."""
         self._forward = 0.0

@@ -13,7 +13,7 @@ from msprobe.compare.measure import distance
 from msprobe.compare.rows import Group, Row, is_tensor
 
 MAJORITY = 0.5
-"""If this share of the heavy calls has another dtype, the change is one of the complete run."""
+"""If this share of the heavy calls has a different dtype, the change is one of the complete run."""
 
 DtypePair = tuple[str, str]
 _HEAVY = {"linear", "matmul", "conv2d", "conv1d", "scaled_dot_product_attention", "einsum"}

@@ -8,6 +8,7 @@ from typing import Optional
 
 from msprobe.compare.judge.limits import COARSE
 from msprobe.compare.judge.rounding import epsilon_of
+from msprobe.compare.operators import BUFFER
 from msprobe.compare.rows import Row
 
 YOUNG = 0.03
@@ -24,6 +25,11 @@ def is_young(row: Row) -> bool:
     if len(item.get("shape") or ()) != 1 or epsilon_of(row) > COARSE or row.distance is None:
         return False
     return row.distance <= YOUNG and row.measurement.average <= YOUNG_AVERAGE
+
+
+def is_buffer(row: Row) -> bool:
+    """Whether it is a buffer at the end of the step: no optimizer scales up the noise of its gradient."""
+    return bool((row.golden or {}).get(BUFFER))
 
 
 def puts_together(row: Row) -> bool:

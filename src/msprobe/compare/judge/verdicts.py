@@ -24,6 +24,7 @@ from msprobe.compare.judge.row_facts import (
     as_float32,
     has_gradient,
     is_alike,
+    is_buffer,
     is_young,
     puts_together,
     values_of,
@@ -42,7 +43,7 @@ normalisation)."""
 MOST_OF_A_WEIGHT = 0.03
 """The widest limit of a weight, for any noise."""
 
-_NOISE_ONLY = Reason(Kind.ROUNDING, "its gradient was only rounding, and the optimizer may have scaled it up")
+_NOISE_ONLY = Reason(Kind.ROUNDING, "its gradient is rounding noise that the optimizer may have amplified")
 _SCALED_UP = Reason(Kind.ROUNDING, "within a step of the optimizer, which scales the noise of small gradients up")
 _RECOMPUTED = Judgement(NOT_COMPARED, 0.0, Reason(Kind.RECOMPUTED, "the other run did not recompute this call"))
 _NOT_MEASURED = Judgement()
@@ -213,14 +214,16 @@ class Judge:
         measured = None if self._measured is None else self._measured.get(row.golden_name or "", 0.0)
         limits = self.noise.limits(row, context, measured)
         extreme = limits.extreme
-        if self.noise.level and row.match.call.key.startswith(UPDATE):
+        if self.noise.level and row.match.call.key.startswith(UPDATE) and not is_buffer(row):
             extreme = max(extreme, min(math.sqrt(self.noise.level), MOST_OF_A_WEIGHT), YOUNG if is_young(row) else 0.0)
             limits = limits._replace(average=max(limits.average, extreme))
         elif row.is_input and self._weights and distance.value_key(row.golden) in self._weights:
             extreme = max(extreme, self._weight_tolerance, YOUNG if is_young(row) else 0.0)
             limits = limits._replace(average=max(limits.average, extreme))
         elif self.run_wide and self._phase is Phase.AFTER:
-            limits = limits._replace(average=extreme)  # moments and weights in another dtype are computed from noise
+            limits = limits._replace(
+                average=extreme
+            )  # moments and weights in a different dtype are computed from noise
         away = self._away(row, context)
         if away <= extreme and measurement.average <= limits.average and self.noise.knows(away, context):
             self._accept(row, context)

@@ -1,4 +1,4 @@
-"""Explains what only one layout does, if its effect agrees: such rows are not compared, but are no problem. A parallel
+"""Explains what only one layout does, if its effect agrees: such rows are not compared; harmless. A parallel
 run exchanges tensors between its ranks and prepares them for this; a run on one device does not.
 """
 
@@ -20,12 +20,12 @@ from msprobe.dump.collectives import is_collective
 
 ADDED_UP = Reason(Kind.KIND, "a sum over ranks can only be put together from saved tensors")
 _AFTER_SUM = Reason(Kind.COVERED, f"{ADDED_UP.detail}; what was compared after it agrees")
-_AFTER = Reason(Kind.COVERED, "only one layout needs this call; what was compared after it agrees")
-_NORMS = Reason(Kind.COVERED, "the ranks add their norms up in another way; what the optimizer works on agrees")
+_AFTER = Reason(Kind.COVERED, "only one parallel layout makes this call; later values agree")
+_NORMS = Reason(Kind.COVERED, "the ranks add their norms up in a different way; what the optimizer works on agrees")
 _OTHER_NORMS = Reason(
-    Kind.KIND, "the ranks add their norms up in another way, and what the optimizer works on was not compared"
+    Kind.KIND, "the ranks add their norms up in a different way, and what the optimizer works on was not compared"
 )
-_PACKED = Reason(Kind.COVERED, "the runs pack the same numbers in another order for other collectives")
+_PACKED = Reason(Kind.COVERED, "the runs pack the same numbers in a different order for other collectives")
 _OWN_PART = Reason(Kind.COVERED, "each rank has its own part of the work; the results of the call agree")
 _SCALES = frozenset(("div", "div_", "mul", "mul_", "true_divide", "true_divide_", "__truediv__", "__mul__"))
 SURE = 0.6
@@ -82,7 +82,7 @@ def _are_other_collectives(match: Match) -> bool:
 
 
 def _cover_packing(groups: Sequence[Group], found: dict[int, Judgement]) -> None:
-    """The buffers of different collectives have the same numbers in another order."""
+    """The buffers of different collectives have the same numbers in a different order."""
     for match, rows in groups:
         if _are_other_collectives(match):
             packed = [row for row in rows if _differs(row) and _has_same_numbers(row)]

@@ -22,8 +22,8 @@ _LISTED = 64
 
 
 def other_layout(target: Sequence[Source], golden: Sequence[Source]) -> bool:
-    """Whether the ranks of one step do not simply pair: another number of ranks, other groups, other meshes, or parts
-    of tensors that the ranks of the other run all have complete."""
+    """Whether the ranks of one step do not simply pair: a different number of ranks, other groups, other meshes, or
+    parts of tensors that the ranks of the other run all have complete."""
     ours, theirs = world_size(target), world_size(golden)
     if ours is not None and theirs is not None and ours != theirs:
         return True

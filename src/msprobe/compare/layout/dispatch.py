@@ -32,7 +32,7 @@ def cover_dispatch(groups: Sequence[Group], found: dict[int, Judgement]) -> None
 
 
 def tokens_note(groups: Sequence[Group]) -> list[str]:
-    """Which experts got another number of tokens than in the golden run: the first size of their input."""
+    """Which experts got a different number of tokens than in the golden run: the first size of their input."""
     found = []
     for match, rows in groups:
         if match.call.kind != "module" or match.call.direction != FORWARD:

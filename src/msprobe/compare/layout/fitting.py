@@ -1,4 +1,4 @@
-"""How well one tensor explains another: as it is, times a factor, or with its slices in another order."""
+"""How well one tensor explains another: as it is, times a factor, or with its slices in a different order."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def _plain_path(path: str, paths: set[str], source: Source) -> str:
 
 
 def _renamed(name: str, moved: dict[str, str]) -> str:
-    """A name of a module's record with another path."""
+    """A name of a module's record with a different path."""
     prefix, _, rest = name.partition(".")
     if prefix not in MODULE_PREFIXES:
         return name
@@ -136,7 +136,7 @@ def renumber(rank: int, place: int, source: Source, calls: Sequence[Call], real:
 
 
 def name_of(call: Call, number: int) -> str:
-    """The name of a call under another number."""
+    """The name of a call under a different number."""
     if call.direction not in (FORWARD, BACKWARD):
         return call.name
     return f"{call.key}.{call.direction}.{number}" if call.kind == "module" else f"{call.key}.{number}.{call.direction}"

@@ -46,7 +46,7 @@ Factors = Mapping[tuple[str, str], float]
 
 @dataclass
 class Memory:
-    """The layouts found for rows of the same kind, that is, for the same place in another layer."""
+    """The layouts found for rows of the same kind, that is, for the same place in a different layer."""
 
     layouts: dict[tuple[str, ...], Counter[Layout]] = field(default_factory=lambda: defaultdict(Counter))
     weights: dict[tuple[str, ...], Counter[Layout]] = field(default_factory=lambda: defaultdict(Counter))
@@ -78,7 +78,7 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
 def kind_of(match: Match, row: Row, target: Shards, golden: Shards) -> tuple[str, ...]:
-    """Equal for the same row of another layer, split over the same dimensions."""
+    """Equal for the same row of a different layer, split over the same dimensions."""
     call = match.call
     parent = _NUMBER.sub("#", call.parent or "")
     names = str((target.names, golden.names))

@@ -66,7 +66,7 @@ def _is_explained(case: Case, views: Views, pairs: Sequence[tuple[Way, Way]], fa
 
 def agree_with_kind(cases: Sequence[Case], memory: Memory) -> None:
     """An unexplained row takes the layout that explains it except for a factor, else that of the same row in other
-    layers. (In the optimizer, the same row is another parameter each time.)"""
+    layers. (In the optimizer, the same row is a different parameter each time.)"""
     for case in cases:
         if case.explained or case.layout is None or case.recorded:
             continue

@@ -171,7 +171,7 @@ def arrange(held: Sequence[Held], items: Sequence[Item], grid: Grid) -> Union[Sh
 
 
 def load(shards: Shards) -> Union[Array, Reason]:
-    """The files of a row; the reason if one cannot be read, or has another shape than its rank recorded."""
+    """The files of a row; the reason if one cannot be read, or has a different shape than its rank recorded."""
     try:
         arrays = shards.arrays()
     except DumpError as error:

@@ -127,7 +127,7 @@ def _of_other_bytes(target: dict[str, Any], golden: dict[str, Any]) -> Measureme
         return EQUAL
     finite = all(math.isfinite(v) for v in map(distance.number, map(golden.get, distance.STATISTICS)) if v is not None)
     if not distance.epsilon(golden) or not finite or found.distance is None:
-        text = "the checksums differ, the statistics do not: another order of the elements, or other elements"
+        text = "the checksums differ, the statistics do not: a different order of the elements, or other elements"
         return Measurement(math.inf, Reason(Kind.VALUES, text), math.inf)
     return Measurement(0.5 * distance.epsilon(golden), OTHER_BYTES)
 
@@ -143,7 +143,7 @@ def _is_constant(item: dict[str, Any]) -> bool:
 
 def files_of(row: Row, target: Source, golden: Source) -> Union[Files, Reason, None]:
     """The two tensor files of a row if both sides have one; the reason if a name is not the name of a file. The file of
-    a sparse or nested tensor has only the stored values: at other places, the same values are another tensor."""
+    a sparse or nested tensor has only the stored values: at other places, the same values are a different tensor."""
     if row.absent or row.target is None or row.golden is None:
         return None
     ours, theirs = row.target.get("data_name"), row.golden.get("data_name")

@@ -7,7 +7,7 @@ from typing import Any
 
 from msprobe.compare.calls import Call, Match
 from msprobe.compare.reasons import Kind
-from msprobe.compare.rows import Row, is_tensor
+from msprobe.compare.rows import Item, Row, is_tensor, slots
 
 _ARGUMENTS = {
     "linear": "input weight bias",
@@ -59,10 +59,11 @@ def slot_text(call: Call, slot: str) -> str:
 
 
 def other_arguments(match: Match, inputs: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
-    """Arguments with another value among the differing `inputs`. If there are none, no input tensor differs and both
-    runs call the same API: the arguments that only one run passes (`scale=0.5`). Arguments that turn something off
+    """Arguments with a different value among the differing `inputs`. If there are none, no input tensor differs and
+    both runs call the same API: the arguments that only one run passes (`scale=0.5`). Arguments that turn something off
     (`dropout_p=0.0`) come last: the other run may do the same without them."""
     both = [row for row in inputs if not is_tensor(row.golden) and row.golden is not None]
+    both += [row for row in rows if row.is_input and _is_tensor_once(row) and not inputs]
     if both or any(is_tensor(row.target) or is_tensor(row.golden) for row in inputs):
         return both
     target, golden = match.target, match.golden
@@ -74,6 +75,31 @@ def other_arguments(match: Match, inputs: Sequence[Row], rows: Sequence[Row]) ->
     same = _given_both_ways(match.call, alone) if len(alone) > 1 else set()
     other = [row for row in alone if argument_name(match.call, row.slot) not in same]
     return sorted(other, key=lambda row: not _value(row))
+
+
+def plain_arguments(match: Match) -> tuple[str, ...]:
+    """The plain arguments of two different calls in the same place, side by side, or of a call that only one run makes;
+    empty for the same API."""
+    target, golden = match.target, match.golden
+    if match.call.direction != "forward" or (target is not None and golden is not None and target.key == golden.key):
+        return ()
+    told = []
+    for call, run in ((target, "target"), (golden, "golden run")):
+        known = (
+            []
+            if call is None
+            else [
+                f"{argument_name(call, slot)}={item['value']!r}"
+                for slot, item in slots(call)
+                if slot.startswith("input")
+                and item is not None
+                and item.get("value") is not None
+                and not is_tensor(item)
+            ]
+        )
+        if call is not None and known:
+            told.append(f"the {run} passes {', '.join(known[:6])} to {call.name}")
+    return tuple(told)
 
 
 def argument_name(call: Call, slot: str) -> str:
@@ -94,6 +120,13 @@ def _value(row: Row) -> Any:
     return (row.target or row.golden or {}).get("value")
 
 
+def _is_tensor_once(row: Row) -> bool:
+    """Whether one run passes a tensor and the other a number."""
+    sides = (row.target, row.golden)
+    numbers = [item for item in sides if item is not None and isinstance(item.get("value"), (int, float))]
+    return len(numbers) == 1 and any(is_tensor(item) for item in sides)
+
+
 def _is_given_once(row: Row) -> bool:
     sides = (row.target, row.golden)
     if any(is_tensor(item) for item in sides):
@@ -105,6 +138,15 @@ def _is_given_once(row: Row) -> bool:
 def value_text(row: Row) -> str:
     """`0.5; the golden run gives none` for an argument that only one run passes."""
     ours, theirs = ((item or {}).get("value") for item in (row.target, row.golden))
+    if is_tensor(row.golden):
+        return f"{ours!r}; the golden run passes a tensor ({_range(row.golden)})"
+    if is_tensor(row.target):
+        return f"a tensor ({_range(row.target)}), not {theirs!r}"
     if theirs is None:
         return f"{ours!r}; the golden run gives none"
     return f"not given; in the golden run it is {theirs!r}"
+
+
+def _range(item: Item) -> str:
+    least, most = ((item or {}).get(key) for key in ("Min", "Max"))
+    return f"{most}" if least == most else f"{least} to {most}"

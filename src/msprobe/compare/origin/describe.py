@@ -16,7 +16,7 @@ from msprobe.compare.origin.source import Lines, library_lines, user_lines
 from msprobe.compare.origin.trace import Trace, bad_rows, module_of
 from msprobe.compare.origin.wording import Candidate, amount, next_step, sentence, spread, summary_of
 from msprobe.compare.phases import Phase, Stacks
-from msprobe.compare.rows import Group
+from msprobe.compare.rows import Group, Row
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
         evidence.append(_weights(unit.trace))
     if row is not None:
         said = slot_text(call, row.slot) if row.match.call.name == call.name else row.name
-        evidence.append(f"{said}: {row.reason or 'differs'}" + amount(row))
+        evidence.append(f"{said}: {_reason(row)}" + amount(row))
         evidence.append(f"target: {summary_of(row.target)}")
         evidence.append(f"golden: {summary_of(row.golden)}")
     elsewhere = [other for other in others if other is not unit and other.candidate and other.candidate.received]
@@ -134,6 +134,11 @@ def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
         dimension=found.dimension,
         collective=found.collective,
     )
+
+
+def _reason(row: Row) -> str:
+    """Why the row differs, even if it alone is harmless."""
+    return str(row.difference) if row.excuse is not None and not row.absent else row.reason or "differs"
 
 
 def _about(found: Candidate, lines: Lines) -> Lines:
@@ -177,9 +182,9 @@ def _not_reduced(unit: Unit, others: Sequence[Unit]) -> str:
 
 def _weights(trace: Trace) -> str:
     """How many weights differ, each counted once however often its module is called."""
-    differ = {row.name for _, row in trace.weights}
+    differ = {(trace.groups[index][0].call.key, row.slot) for index, row in trace.weights}
     known = {
-        row.name
+        (match.call.key, row.slot)
         for match, rows in trace.groups
         if match.call.direction == FORWARD and match.call.kind == "module"
         for row in rows

@@ -7,15 +7,16 @@ what comes after the backward.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Optional
 
-from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Match
-from msprobe.compare.measure.distance import count, epsilon, is_repetition, result_key, value_key
+from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Match, forward_name
+from msprobe.compare.measure.distance import count, epsilon, is_repetition, number, result_key, value_key
 from msprobe.compare.measure.rows import SAME_STATISTICS
 from msprobe.compare.operators import UPDATE
-from msprobe.compare.origin.arguments import other_arguments, slot_text
+from msprobe.compare.origin.arguments import other_arguments, plain_arguments, slot_text
 from msprobe.compare.origin.loop_findings import findings
 from msprobe.compare.origin.other_shape import blame_other_shape, first_of_other_shape, maker_of_other_shape
 from msprobe.compare.origin.reordered import argument_before, argument_of_part, reordering_before
@@ -45,6 +46,7 @@ _RANDOM = (
 )  # fmt: skip
 
 
+_SIDES = {"target": "target", "golden": "golden run"}
 REORDERED = "its result has the same statistics: the order of the elements differs"
 
 
@@ -55,11 +57,13 @@ def suspect(trace: Trace, training: Sequence[TrainingDifference] = ()) -> Option
         return replace(candidate("replaced", replaced[0], None, trace), said=replaced[1])
     if trace.weights:
         index, row = trace.weights[0]
-        return candidate("weight", index, row, trace)
+        return _shifted_draws(trace) or candidate("weight", index, row, trace)
     first = {phase: [i for i in _first_turn(trace) if trace.phases[i] is phase] for phase in Phase}
     said = findings(training, trace)
     parts = [one for one in training if one.kind == "parts"]
     if parts and trace.introduced:  # what the runs compute from other parts of a batch cannot be compared
+        if not said[Phase.AFTER]:
+            parts = [parts[0]._replace(sentence=f"the accumulated gradients {_factor(trace)}: {parts[0].sentence}")]
         return _training([*said[Phase.AFTER], *parts], trace)
     if first[Phase.FORWARD]:
         return _blame(first[Phase.FORWARD][0], trace)
@@ -87,6 +91,63 @@ def suspect(trace: Trace, training: Sequence[TrainingDifference] = ()) -> Option
         update = blame_update(trace) if trace.groups[place][0].call.key.startswith(UPDATE) else None
         return update or _blame(place, trace)
     return _lost_gradient(trace, shown=False) or lost_write(trace)
+
+
+def _shifted_draws(trace: Trace) -> Optional[Candidate]:
+    """A parameter that one run lacks, if all random weights of the modules after it differ: the model that lacks it has
+    drawn fewer random numbers, so that everything drawn later is different."""
+    found = _lacking_parameter(trace)
+    if found is None:
+        return None
+    other = {id(row) for _, row in trace.weights}
+    earlier = {match.call.key for match, _ in trace.groups[: found.index + 1]}
+    later = {
+        (match.call.key, row.slot): id(row) in other
+        for match, rows in reversed(trace.groups[found.index + 1 :])  # the first call of a module counts
+        if match.how != "unmatched" and match.call.kind == "module" and match.call.direction == FORWARD
+        for row in rows
+        if match.call.key not in earlier and row.slot.startswith("parameters.") and _is_random(row)
+    }
+    if len(later) < 2 or not all(later.values()):
+        return None
+    why = f"all {len(later)} random weights of the modules after it differ: a different number of draws is before them"
+    return replace(found, evidence=(*found.evidence, why))
+
+
+def _is_random(row: Row) -> bool:
+    """Whether a weight has different elements in both runs: weights of ones or zeros draw no random numbers."""
+    return all(
+        item is not None and is_tensor(item) and item.get("Max") != item.get("Min") for item in (row.target, row.golden)
+    )
+
+
+def _lacking_parameter(trace: Trace) -> Optional[Candidate]:
+    """The first parameter of a module that the same module of the other run lacks."""
+    for index, (match, rows) in enumerate(trace.groups):
+        if match.how == "unmatched" or match.call.kind != "module" or match.call.direction != FORWARD:
+            continue
+        missing = [row for row in rows if row.absent in _SIDES and row.slot.startswith("parameters.")]
+        if missing:
+            names = [row.slot.partition(".")[2] for row in missing if row.absent == missing[0].absent]
+            what = f"parameter {names[0]}" if len(names) == 1 else f"parameters {', '.join(names)}"
+            said = f"{match.call.key} has no {what} in the {_SIDES[missing[0].absent]}"
+            return replace(candidate("parameter", index, missing[0], trace), said=said)
+    return None
+
+
+def _factor(trace: Trace) -> str:
+    """How the gradients of all parameters differ, if all by the same factor."""
+    rows = [row for match, rows in trace.groups if match.call.key.startswith(UPDATE) for row in rows]
+    rows = [row for row in rows if row.slot.endswith(".gradient")]
+    norms = [(number((row.target or {}).get("Norm")), number((row.golden or {}).get("Norm"))) for row in rows]
+    ratios = sorted(ours / theirs for ours, theirs in norms if ours is not None and theirs)
+    if (
+        not ratios
+        or not math.isclose(ratios[0], ratios[-1], rel_tol=0.01)
+        or math.isclose(ratios[0], 1.0, rel_tol=0.01)
+    ):
+        return "differ"
+    return f"are {ratios[len(ratios) // 2]:.3g} times as large"
 
 
 def lost_write(trace: Trace) -> Optional[Candidate]:
@@ -134,7 +195,7 @@ def _lost_gradient(trace: Trace, shown: bool = True) -> Optional[Candidate]:
         if match.how == "unmatched" and (match.call.direction != GRADS or match.call.key not in known):
             continue
         for row in rows:
-            side = {"target": "target", "golden": "golden run"}.get(row.absent)
+            side = _SIDES.get(row.absent)
             if not side or not (shown or row.why.kind is Kind.UNMATCHED) or not is_tensor(row.target or row.golden):
                 continue
             kind, _, name = row.slot.partition(".")
@@ -142,7 +203,9 @@ def _lost_gradient(trace: Trace, shown: bool = True) -> Optional[Candidate]:
                 said = f"{match.call.key} has no parameter {name} in the {side}"
                 return replace(candidate("parameter", index, row, trace), said=said)
             if match.call.direction == GRADS:
-                said = f"parameter {name or kind} of {match.call.key} has no gradient in the {side}: nothing uses it"
+                said = (
+                    f"parameter {name or kind} of {match.call.key} has no gradient in the {side} because it is unused"
+                )
                 calls = alone_in(match, trace)
                 if calls:
                     return replace(candidate_of_one_run(calls[0], trace), evidence=(said,))
@@ -192,6 +255,9 @@ def _blame(index: int, trace: Trace) -> Candidate:
         place, row = shaped
         found = _blame_input(place, [row], trace) if row.is_input else blame_other_shape(place, row, trace)
         return _shifted(found, index, trace)
+    forward = _argument_of_forward(index, trace)
+    if forward is not None:
+        return _shifted(forward, index, trace)
     seen = _inputs_seen(match, rows)
     moved = reordering_before(index, trace) if seen == UNORDERED and trace.phases[index] is Phase.FORWARD else None
     if moved is not None:
@@ -199,17 +265,33 @@ def _blame(index: int, trace: Trace) -> Candidate:
             said = "its result has the statistics of its input: the order of the elements differs"
             return _shifted(replace(candidate_of_one_run(moved, trace), evidence=(said,)), index, trace)
         said = "their results have the same statistics: the order of the elements may differ"
-        replaced = candidate("replaced", moved, None, trace, (said,))
+        replaced = candidate("replaced", moved, None, trace, (said, *plain_arguments(trace.groups[moved][0])))
         return replace(replaced, other=_golden_name(trace.groups[moved][0]))
     other = argument_before(index, trace) if seen == UNORDERED and trace.phases[index] is Phase.FORWARD else None
     if other is not None:
         return _shifted(candidate("argument", *other, trace, (REORDERED,)), index, trace)
     evidence = (_unordered(match, rows),) if seen == UNORDERED else ()
-    return replace(candidate("call", index, row, trace, evidence), inputs=seen)
+    return replace(candidate("call", index, row, trace, (*evidence, *plain_arguments(match))), inputs=seen)
+
+
+def _argument_of_forward(index: int, trace: Trace) -> Optional[Candidate]:
+    """The argument of a forward call that differs and shows only in its backward (the padding_idx of an embedding)."""
+    call = trace.groups[index][0].call
+    if call.direction != BACKWARD or call.kind != "api":
+        return None
+    for place, (match, rows) in enumerate(trace.groups[:index]):
+        if match.call.name != forward_name(call) or match.how == "unmatched":
+            continue
+        told = [row for row in rows if row.is_input and row.difference.kind is Kind.ARGUMENT]
+        given = told or other_arguments(match, [], rows)
+        if given:
+            said = f"it shows only in the backward: {call.name}"
+            return candidate("argument", place, given[0], trace, (said,))
+    return None
 
 
 def _unordered(match: Match, rows: Sequence[Row]) -> str:
-    """Which inputs may have the same numbers in another order (a transposed weight)."""
+    """Which inputs may have the same numbers in a different order (a transposed weight)."""
     large = [row for row in rows if row.is_input and is_tensor(row.golden) and count(row.golden or {}) > 1]
     names = [slot_text(match.call, row.slot).partition(" (")[0] for row in large[:4]]
     which = " or ".join(names) if names else "the inputs"
@@ -229,16 +311,16 @@ def _inputs_seen(match: Match, rows: Sequence[Row]) -> str:
     inputs = [row for row in rows if row.is_input]
     unseen = [row for row in inputs if row.distance is None and is_tensor(row.target or row.golden)]
     if unseen:
-        return f"inputs of which {unseen[0].slot} could not be compared ({unseen[0].reason})"
+        return f"; its {unseen[0].slot} could not be compared ({unseen[0].reason})"
     if match.how == "fused" or not inputs:
-        return "inputs that were not compared"
+        return "; its inputs were not compared"
     tensors = [row for row in inputs if is_tensor(row.golden) and row.target is not None]
     if any((row.distance or 0.0) > SAME_STATISTICS for row in tensors):
-        return "inputs that agree except for rounding"
+        return "although its inputs agree except for rounding"
     if not tensors:
-        return "inputs that were not compared"
+        return "; its inputs were not compared"
     proven = all(row.measured is not None or ((row.golden or {}).get("md5") and not row.distance) for row in tensors)
-    return "the same inputs" if proven else UNORDERED
+    return "for the same inputs" if proven else UNORDERED
 
 
 def _is_discrete(row: Row) -> bool:
@@ -246,7 +328,7 @@ def _is_discrete(row: Row) -> bool:
 
 
 def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
-    """An input that no earlier record explains: a call that one run lacks, another connection, or unrecorded code."""
+    """An input that no earlier record explains: a call that one run lacks, other wiring, or unrecorded code."""
     maker = _maker(index, inputs, trace)
     if maker is not None:
         trace.set_role(inputs, PROPAGATED)
@@ -270,13 +352,15 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
         return _shifted(blame_other_shape(*shaped, trace), index, trace)
     ours = _producer(row.target, index, trace, golden=False)
     theirs = _producer(row.golden, index, trace, golden=True)
+    if ours is None and theirs is None:
+        views = _views(row, trace)
+        if views is not None:
+            return candidate("wiring", index, row, trace, (views,))
     if ours is not None and theirs is not None and ours is not theirs:
         said = f"the target passes the result of {ours.call.name}, the golden run that of {_golden_name(theirs)}"
         return candidate("wiring", index, row, trace, (said,))
     if theirs is not None:
-        said = (
-            f"the golden run passes the result of {_golden_name(theirs)}; in the target something unrecorded changed it"
-        )
+        said = f"the golden run passes the result of {_golden_name(theirs)}; the target passes something else"
         return candidate("wiring", index, row, trace, (said,))
     if ours is not None:
         said = f"the target passes the result of {ours.call.name}; the golden run passes something else"
@@ -294,6 +378,22 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
         return _shifted(around, index, trace)
     found = alone or candidate("input", index, row, trace, _extra_before(index, trace))
     return found if alone else replace(found, said=after_the_model(index, row, trace))
+
+
+def _views(row: Row, trace: Trace) -> Optional[str]:
+    """Which results an input is a part of, where the runs take it from different calls: a view that is not recorded."""
+    names = []
+    for golden, side in enumerate(trace.facts.sides if trace.facts is not None else ()):
+        value = side.graph.of_row.get(id(row))
+        while value is not None and value.maker is None and value.source is not None:
+            value = value.source
+        maker = value.maker if value is not None else None
+        if maker is None:
+            return None
+        names.append((maker.call.name, maker.match.golden.name if maker.match.golden else "", bool(golden)))
+    if len(names) < 2 or names[0][1] == names[1][0]:
+        return None
+    return f"the target passes a part of the result of {names[0][0]}, the golden run one of {names[1][0]}"
 
 
 def _overwriting(index: int, inputs: Sequence[Row], trace: Trace) -> Optional[Candidate]:

@@ -17,8 +17,8 @@ from msprobe.compare.rows import Row, is_tensor
 
 
 def first_of_other_shape(index: int, trace: Trace) -> Optional[tuple[int, Row]]:
-    """The first call that received or returned a tensor of another shape, and the row that shows it; None if this call
-    received none."""
+    """The first call that received or returned a tensor of a different shape, and the row that shows it; None if this
+    call received none."""
     match, rows = trace.groups[index]
     given = _of_other_shape(rows, is_input=True)
     if not given or match.call.direction != FORWARD:
@@ -35,7 +35,7 @@ def first_of_other_shape(index: int, trace: Trace) -> Optional[tuple[int, Row]]:
 
 
 def maker_of_other_shape(row: Row, index: int, trace: Trace) -> Optional[tuple[int, Row]]:
-    """The earlier call that returned this input in both runs, in another shape; an API rather than a module."""
+    """The earlier call that returned this input in both runs, in a different shape; an API rather than a module."""
     wanted = value_key(row.target), value_key(row.golden)
     if None in wanted:
         return None
@@ -51,13 +51,13 @@ def maker_of_other_shape(row: Row, index: int, trace: Trace) -> Optional[tuple[i
 
 
 def blame_other_shape(index: int, row: Row, trace: Trace) -> Candidate:
-    """The call that returns another shape; its argument, if that differs."""
+    """The call that returns a different shape; its argument, if that differs."""
     match, rows = trace.groups[index]
     arguments = other_arguments(match, [], rows)
     if arguments:
         return candidate("argument", index, arguments[0], trace)
     ours, theirs = ((item or {}).get("shape") for item in (row.target, row.golden))
-    said = f"{match.call.name} gives {row.slot} in another shape: {ours}, not {theirs}"
+    said = f"{match.call.name} gives {row.slot} in a different shape: {ours}, not {theirs}"
     return replace(candidate("call", index, row, trace), said=said)
 
 

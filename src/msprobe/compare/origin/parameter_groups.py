@@ -13,7 +13,7 @@ UNIMPORTANT = {"names", "parameters", "elements", "gradients", "initial_lr", *_H
 
 
 def are_divided_otherwise(ours: Sequence[Event], theirs: Sequence[Event]) -> bool:
-    """The same parameters, all known by name, in other groups or in another order of groups."""
+    """The same parameters, all known by name, in other groups or in a different order of groups."""
     groups = [[listed(group.get("names")) for group in side] for side in (ours, theirs)]
     names = [[name for group in side for name in group] for side in groups]
     if any(len(listed(group.get("names"))) != group.get("parameters") for group in (*ours, *theirs)):

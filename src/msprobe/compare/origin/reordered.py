@@ -1,4 +1,4 @@
-"""A call that one run makes, alone or instead of another, with the same numbers in another order.
+"""A call that one run makes, alone or instead of another, with the same numbers in a different order.
 
 Statistics do not see the order of elements: the two calls seem to agree, and the first call that combines their results
 with something else is the first that differs. The reordering call is the one to name.
@@ -25,7 +25,7 @@ _REORDERING = {
 
 
 def argument_before(index: int, trace: Trace) -> Optional[tuple[int, Row]]:
-    """The earlier call with another argument (a padding, a shift) whose result leads to the inputs of a call: its
+    """The earlier call with a different argument (a padding, a shift) whose result leads to the inputs of a call: its
     statistics agree, but not the order of its elements. None if there is none."""
     wanted = {value_key(row.golden) for row in trace.groups[index][1] if row.is_input} - {None}
     for i in range(index - 1, -1, -1):
@@ -118,7 +118,7 @@ def _gives(rows: Sequence[Row], wanted: set[Optional[ValueKey]]) -> bool:
 
 
 def _is_reordered(match: Match, rows: Sequence[Row]) -> bool:
-    """A call of one run that gives the numbers it was given, once or several times, in another order."""
+    """A call of one run that gives the numbers it was given, once or several times, in a different order."""
     if _word(match.call) not in _REORDERING:
         return False
     given = [row.golden or row.target for row in rows if row.is_input]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Optional
 
 from msprobe.compare.calls import Match, forward_name
@@ -32,9 +32,15 @@ def _user_line(frames: list[Frame]) -> Optional[str]:
     return None if frame is None else f"{frame.file}:{frame.line} in {frame.function}"
 
 
-def _library_line(frames: list[Frame]) -> Optional[str]:
+def library_frame(frames: Iterable[Frame]) -> Optional[Frame]:
+    """The innermost frame that does more than pass a call on, if it is in an installed package."""
     inner = next((frame for frame in frames if not _passes_on(frame)), None)
-    if inner is None or not is_library(inner.file):
+    return inner if inner is not None and is_library(inner.file) else None
+
+
+def _library_line(frames: list[Frame]) -> Optional[str]:
+    inner = library_frame(frames)
+    if inner is None:
         return None
     file = inner.file.replace("\\", "/").rpartition("/")[2]
     return f"{file}:{inner.line}: {inner.text or f'in {inner.function}'}"

@@ -24,7 +24,7 @@ ROUNDING = 8.0
 
 def other_module(trace: Trace) -> Optional[tuple[int, str]]:
     """The first call of a module that the golden run calls elsewhere, in place of a module that the target calls less
-    often; and a sentence about it. A module that only has another name in the other run does not count."""
+    often; and a sentence about it. A module that only has a different name in the other run does not count."""
     if not (trace.weights or trace.introduced or trace.gradients):
         return None
     made: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
@@ -40,7 +40,7 @@ def other_module(trace: Trace) -> Optional[tuple[int, str]]:
         if ours[target.key] > theirs[target.key] > 0 and theirs[golden.key] > ours[golden.key]:
             if any(i < _first_inside(target.name, index, trace) for i in _forward_differences(trace)):
                 return None
-            return index, f"{golden.name} is replaced by {target.name} in the target: another module is called"
+            return index, f"{golden.name} is replaced by {target.name} in the target: a different module is called"
     return None
 
 

@@ -9,6 +9,7 @@ from typing import Any, Optional
 from msprobe.compare.calls import BACKWARD, FORWARD, Match, forward_name, module_path
 from msprobe.compare.measure import distance
 from msprobe.compare.measure.distance import value_key
+from msprobe.compare.origin.arguments import plain_arguments
 from msprobe.compare.origin.trace import Trace, bad_rows
 from msprobe.compare.origin.wording import Candidate
 from msprobe.compare.phases import Phase
@@ -57,8 +58,8 @@ def _is_excused(group: Group) -> bool:
 
 
 def _without_rewritten(places: list[int], trace: Trace) -> list[int]:
-    """Leaves out calls of a part that is written in another way (fused projections): in another layer the same call has
-    no counterpart either, and the results agree there."""
+    """Leaves out calls of a part that is written in a different way (fused projections): in a different layer the same
+    call has no counterpart either, and the results agree there."""
     agree: dict[object, set[str]] = defaultdict(set)
     for i in trace.unmatched:
         match, rows = trace.groups[i]
@@ -115,7 +116,7 @@ def _is_in(module: str, index: int, trace: Trace) -> bool:
 
 
 def given_around(index: int, shown: Row, trace: Trace) -> Optional[Candidate]:
-    """The outermost module around a call that itself received another input (a mask): a module is recorded when it
+    """The outermost module around a call that itself received a different input (a mask): a module is recorded when it
     returns, so its calls come first. A module that only passes on its argument shows no more than the call, unless the
     argument has a name."""
     name = trace.groups[index][0].call.parent
@@ -134,14 +135,14 @@ def given_around(index: int, shown: Row, trace: Trace) -> Optional[Candidate]:
 
 
 def after_the_model(index: int, row: Row, trace: Trace) -> str:
-    """The sentence if the first backward received another gradient: nothing was recorded between the last module and
-    the backward (level L0), so what the script computes there differs. Empty for any other call."""
+    """The sentence if the first backward received a different gradient: nothing was recorded between the last module
+    and the backward (level L0), so what the script computes there differs. Empty for any other call."""
     calls = [match.call for match, _ in trace.groups[: index + 1]]
     if calls[-1].direction != BACKWARD or any(call.direction != FORWARD for call in calls[:-1]):
         return ""
     name = calls[-1].name
     after = forward_name(calls[-1])
-    return f"{name} was given another {row.slot}: what is computed after {after} differs (the loss, its labels)"
+    return f"{name} received a different {row.slot}: what is computed after {after} differs (the loss, its labels)"
 
 
 def alone_in(match: Match, trace: Trace) -> list[int]:
@@ -192,11 +193,12 @@ def _unmatched_call(index: int, row: Optional[Row], before: list[int], trace: Tr
     golden_only = match.target is None
     kind = "missing call" if golden_only else "extra call"
     partner = _replacement(index, before, trace)
+    given = plain_arguments(match)
     if partner is not None:
-        return replace(candidate("replaced", index, row, trace), other=partner)
+        return replace(candidate("replaced", index, row, trace, given), other=partner)
     if made[golden_only, match.call.key] > made[not golden_only, match.call.key]:
-        return candidate(kind, index, row, trace)
-    return candidate("elsewhere", index, row, trace)
+        return candidate(kind, index, row, trace, given)
+    return candidate("elsewhere", index, row, trace, given)
 
 
 def _replacement(index: int, before: list[int], trace: Trace) -> Optional[str]:

@@ -161,7 +161,17 @@ def _other_number(
     found = _of(target, kind) or _of(target, "optimizer_step")
     unseen = not ours and kind == "optimizer_step"
     after = _after(found[0]) if found else None
-    yield TrainingDifference(text, Phase.AFTER, "unseen step" if unseen else "clipping", after)
+    ends = _of([*target, *golden], "clip_grad_norm_end") if kind == "clip_grad_norm" else []
+    idle = bool(ends) and all(map(_clips_nothing, ends))
+    text += "; no gradient is large enough for it" if idle else ""
+    which = "unseen step" if unseen else "class" if kind == "optimizer_step" else "clipping"
+    yield TrainingDifference(text, Phase.AFTER, which, after, note_only=idle)
+
+
+def _clips_nothing(event: Event) -> bool:
+    """Whether the total norm was below the limit."""
+    norm, most = (event.get(key) for key in ("total_norm", "max_norm"))
+    return isinstance(norm, (int, float)) and isinstance(most, (int, float)) and norm <= most
 
 
 def _still_scaled(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[TrainingDifference]:
@@ -247,12 +257,12 @@ def _groups(a: Event, b: Event) -> Iterator[TrainingDifference]:
     if are_divided_otherwise(ours, theirs):
         changed = settings_by_parameter(ours, theirs)
         if not changed:
-            text = f"{name}: the parameters are in other groups, or in another order, with the same settings"
+            text = f"{name}: the parameters are in different groups or in a different order, with the same settings"
             kind = "how" if any(_ways(*pair) for pair in zip(ours, theirs)) else "order"
             yield TrainingDifference(text, Phase.AFTER, kind, after, note_only=True)
             return
         if len(ours) == len(theirs):
-            text = f"{name}: the parameters are in other groups{changed}"
+            text = f"{name}: the parameters are in different groups{changed}"
             yield TrainingDifference(text, Phase.AFTER, "optimizer", after)
             return
     if len(ours) != len(theirs):
@@ -279,7 +289,7 @@ def _groups(a: Event, b: Event) -> Iterator[TrainingDifference]:
             yield TrainingDifference(text, Phase.AFTER, kind, after, note_only=fused or idle)
         if ways := _ways(group, other):
             said = ", ".join(f"{key}={group.get(key)} against {other.get(key)}" for key in ways)
-            text = f"{name} computes its step in another way ({said})"
+            text = f"{name} computes its step in a different way ({said})"
             yield TrainingDifference(text, Phase.AFTER, "how", after, note_only=True)
 
 

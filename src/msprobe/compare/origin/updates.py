@@ -8,12 +8,15 @@ from dataclasses import replace
 from typing import Optional
 
 from msprobe.compare.excuses import change_of_mean, same_changes
-from msprobe.compare.operators import UPDATE
+from msprobe.compare.measure.distance import count, epsilon, scale
+from msprobe.compare.operators import BUFFER, UPDATE
 from msprobe.compare.origin.structure import candidate
 from msprobe.compare.origin.trace import Trace, bad_rows
 from msprobe.compare.origin.wording import Candidate
 from msprobe.compare.rows import Row
 
+_CLEAR = 30.0
+"""How much larger than rounding the change of a mean must be to show a factor."""
 _EXACT = 1e-2
 """How far a factor may be from the same factor of a different statistic."""
 
@@ -21,7 +24,7 @@ _EXACT = 1e-2
 def updates_agree(trace: Trace) -> bool:
     """Whether the update of every parameter was compared and agrees."""
     rows = [row for _, rows in _updates(trace) for row in rows]
-    if not rows or not same_changes(trace.groups):
+    if not rows or not (trace.facts.same_changes if trace.facts is not None else same_changes(trace.groups)):
         return False
     return not bad_rows(rows) and not any(row.absent and row.excuse is None for row in rows)
 
@@ -43,19 +46,36 @@ def blame_update(trace: Trace, evidence: Sequence[str] = ()) -> Optional[Candida
         if gradient is not None and gradient in bad_rows(rows):
             said = f"the optimizer uses a different gradient of {name}, though the gradients of the backward agree"
             return replace(candidate("update", index, gradient, trace, tuple(evidence)), said=said)
+        if (after.golden or {}).get(BUFFER):
+            factor = _by_factor(before, after, "the change")
+            said = f"buffer {name} differs after the step, though it was the same before{factor}"
+            found = candidate("buffer", index, after, trace, (*_last_writers(after, trace), *evidence))
+            return replace(found, said=said)
         said = f"the update of {name} differs for the same gradient{_by_factor(before, after)}"
         return replace(candidate("update", index, after, trace, tuple(evidence)), said=said)
     return None
 
 
-def _by_factor(before: Optional[Row], after: Row) -> str:
+def _by_factor(before: Optional[Row], after: Row, what: str = "it") -> str:
     """A mean is linear: its change shows the factor of an update."""
     if before is None:
         return ""
     ours, theirs = (change_of_mean(before.target, after.target), change_of_mean(before.golden, after.golden))
-    if ours is None or not theirs:
+    item = after.golden or {}
+    noise = 8.0 * epsilon(item) * scale(item) / math.sqrt(max(count(item), 1))
+    if ours is None or theirs is None or abs(theirs) < _CLEAR * noise:
         return ""
     factor = ours / theirs
     if not math.isfinite(factor) or math.isclose(factor, 1.0, rel_tol=_EXACT):
         return ""
-    return f": it is {factor:.3g} times as large"
+    return f": {what} is {factor:.3g} times as large"
+
+
+def _last_writers(row: Row, trace: Trace) -> Iterator[str]:
+    """The calls that wrote the memory of a row last, in each run, as far as they were recorded."""
+    for side, run in zip(trace.facts.sides if trace.facts is not None else (), ("target", "golden run")):
+        value = side.graph.of_row.get(id(row))
+        maker = value.maker if value is not None else None
+        last = maker if maker is not None else side.graph.last_writer(value.memory if value is not None else None)
+        if last is not None:
+            yield f"in the {run}, {last.call.name} writes it last"

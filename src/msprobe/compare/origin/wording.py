@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -14,7 +15,7 @@ from msprobe.compare.reasons import Kind
 from msprobe.compare.rows import Row, is_tensor, slots
 from msprobe.dump.items import true_count
 
-UNORDERED = "inputs with the same statistics"
+UNORDERED = "although its inputs have the same statistics"
 """What is known about inputs with recorded statistics only."""
 
 PARALLEL_KINDS = (
@@ -43,7 +44,7 @@ class Candidate:
     epoch: int
     received: bool
     evidence: tuple[str, ...] = ()
-    inputs: str = "the same inputs"
+    inputs: str = "for the same inputs"
     phase: Phase = Phase.FORWARD
     said: str = ""
     other: str = ""
@@ -59,14 +60,18 @@ def argument_text(call: Call, row: Optional[Row]) -> str:
     name = slot_text(call, row.slot).partition(" (")[0].removeprefix("input.")
     if name.replace(".", "").isdigit():
         name = f"argument {name}"
-    if (row.target is None) != (row.golden is None):
+    if (row.target is None) != (row.golden is None) or is_tensor(row.target) != is_tensor(row.golden):
         return f"{name} is {value_text(row)}"
     why = row.difference
     return f"{name} is {why.detail}" if why.kind is Kind.ARGUMENT else f"{name}: {why}"
 
 
 def amount(row: Row) -> str:
-    if row.distance is None or row.why.kind in (Kind.DTYPE, Kind.GRADIENT, Kind.NULL, Kind.ARGUMENT):
+    if (
+        row.distance is None
+        or math.isinf(row.distance)
+        or row.why.kind in (Kind.DTYPE, Kind.GRADIENT, Kind.NULL, Kind.ARGUMENT)
+    ):
         return ""
     return f" (relative difference {row.distance:.3g})"
 
@@ -76,6 +81,7 @@ def sentence(found: Candidate, call: Call, module: Optional[str], later: Optiona
     if found.said:
         return found.said
     where = f" in {module}" if module and module != call.key else ""
+    where += " (a recomputation)" if call.recompute else ""
     slot = slot_text(call, row.slot) if row else ""
     reason = row.reason if row else ""
     name = call.name
@@ -87,32 +93,31 @@ def sentence(found: Candidate, call: Call, module: Optional[str], later: Optiona
         name = _both_names(found.match, where)
         where = ""
     return {
-        "input": f"{name}{where} was given another {slot}: it differs before any recorded call made it",
-        "wiring": f"{name}{where} was given another {slot}, though what was recorded before it agrees",
+        "input": f"{name}{where} received a different {slot}, which no recorded call produced",
+        "wiring": f"{name}{where} received a different {slot}, though what was recorded before it agrees",
         "swapped": f"{name}{where} was given its operands swapped",
-        "argument": f"{name}{where} was called with another argument: {argument_text(call, row)}",
-        "call": f"{name}{where} gives another {slot} for {found.inputs}",
-        "dtype": f"{name}{where} computes in another precision: {slot}: {reason}",
+        "argument": f"{name}{where} was called with a different argument: {argument_text(call, row)}",
+        "call": f"{name}{where} returns a different {slot}{'' if found.inputs.startswith(';') else ' '}{found.inputs}",
+        "dtype": f"{name}{where} computes in a different precision: {slot}: {reason}",
         "missing call": f"{name}{where} is missing in the target{_cast_text(call)}",
         "extra call": f"{name}{where} exists only in the target{_cast_text(call)}",
         "replaced": _replaced(found, where),
-        "elsewhere": f"{name}{where} has no counterpart at this place; the other run makes such calls elsewhere",
+        "elsewhere": f"{name}{where}: the other run makes this call, but elsewhere",
         "parameter gradient": f"the gradient of {slot.partition('.')[2] or slot} of {module or name} differs, "
         "though no backward call that was compared does",
-        "random": f"{name}{where} drew other random numbers",
-        "choice": f"{name}{where} made another discrete choice from inputs that differ by rounding only",
+        "random": f"{name}{where} drew different random numbers",
+        "choice": f"{name}{where} selected different elements; its inputs differ only by rounding",
         "received": f"{name}{where} received a difference from another rank",
     }[found.kind]
 
 
 def _gradient_sentence(row: Row, name: str, where: str, module: str, slot: str) -> str:
     cut = not (row.target or {}).get("requires_grad")
-    what = "the gradient is cut off" if cut else "a gradient flows where the golden run cuts it off"
+    what = "the gradient is cut off" if cut else "the gradient is not detached"
+    more = "" if cut else ", but is in the golden run"
     if row.slot.startswith("parameters."):
-        return f"{what}: {row.slot.partition('.')[2]} of {module}: {row.reason}"
-    return (
-        f"{what} at {name}{where}: {slot}: {row.reason}" if cut else f"{what}, at {name}{where}: {slot}: {row.reason}"
-    )
+        return f"{what}{more}: {row.slot.partition('.')[2]} of {module}: {row.reason}"
+    return f"{what} at {name}{where}{more}: {slot}: {row.reason}"
 
 
 def _cast_text(call: Call) -> str:
@@ -131,7 +136,7 @@ def _weight_sentence(row: Optional[Row], module: str, later: Optional[int]) -> s
         when = f"at the start of step {later}, though the step before agrees: look at the optimizer"
     what = "differs"
     if row is not None and row.why.kind is Kind.DTYPE:
-        what = row.reason.removeprefix("the dtype ").replace("is ", "has another dtype (", 1) + ")"
+        what = row.reason.removeprefix("the dtype ").replace("is ", "has a different dtype (", 1) + ")"
     return f"{slot} of {module} {what} {when}" if slot == "weight" else f"weight {slot} of {module} {what} {when}"
 
 
@@ -150,7 +155,9 @@ def _replaced(found: Candidate, where: str) -> str:
 
 
 _STATE = "compare how the two runs load or initialise their weights and buffers (seed, checkpoint, dtype)"
-_CODE = "compare this code of the two runs: one was changed, takes another branch, or another version is installed"
+_CODE = (
+    "compare this code of the two runs: one was changed, takes a different branch, or a different version is installed"
+)
 _NEXT = {
     "training": "make this the same in both runs and compare again",
     "weight": _STATE,
@@ -179,6 +186,8 @@ def next_step(found: Candidate, later: bool = False) -> str:
     row = found.row
     if found.kind == "weight" and later:
         return _UPDATE
+    if found.kind == "buffer" and found.phase is Phase.AFTER:
+        return "compare the code that writes this buffer in the two runs"
     saved = row is not None and row.measured is not None
     if found.kind in _NEXT:
         return _NEXT[found.kind]

@@ -9,17 +9,11 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional
 
-try:
-    from mindspore.graph.api import _JitExecutor
-except ImportError:  # before MindSpore 2.9
-    from mindspore.common.api import _JitExecutor
-try:
-    from mindspore.graph._utils.pijit_context import PIJitCaptureContext
-except ImportError:
-    PIJitCaptureContext = None
-
 from msprobe.frameworks.mindspore.api_table import Api
 from msprobe.mindspore.apis.api_calls import Apis
+from msprobe.mindspore.features import PIJitCaptureContext, graph_api
+
+_JitExecutor = graph_api._JitExecutor
 
 
 class JitRegions:

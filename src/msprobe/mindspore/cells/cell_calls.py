@@ -12,14 +12,24 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
+from mindspore.nn import Cell
+
 from msprobe.collect.calls.module_calls import ModuleCalls
 from msprobe.collect.calls.module_names import ModuleFacts, name_modules
 from msprobe.collect.records.recorder import Recorder
 from msprobe.mindspore.executor import backward_pass
+from msprobe.mindspore.features import HOOKS_RUN_AFTER_ERRORS
 from msprobe.mindspore.gradients.call_gradients import Gradients
 from msprobe.mindspore.tensors.late_errors import raise_kept
 
 _KEY = "msprobe"
+_TABLES = (
+    "_forward_pre_hook",
+    "_forward_pre_hook_with_kwargs",
+    "_forward_hook",
+    "_forward_hook_with_kwargs",
+    *(("_forward_hook_always_called",) if HOOKS_RUN_AFTER_ERRORS else ()),
+)
 _RECOMPUTE = "_recompute_cell"  # MindSpore's own wrapper of a recomputed Cell
 
 
@@ -66,6 +76,7 @@ class Cells(ModuleCalls):
 
     def __init__(self, recorder: Recorder, gradients: Gradients, cells: Sequence[NamedCell]) -> None:
         super().__init__(recorder, gradients)
+        self._run_construct: Any = None
         self._latest: dict[str, str] = {}  # the name of the last call of each Cell
         self._hooks = [(named.cell, self._pre_hook(named), self._post_hook(named.title)) for named in cells]
 
@@ -75,18 +86,17 @@ class Cells(ModuleCalls):
             cell._forward_pre_hook_with_kwargs[_KEY] = True
             cell._forward_hook[_KEY] = leave
             cell._forward_hook_with_kwargs[_KEY] = True
-            cell._forward_hook_always_called[_KEY] = True
+            if HOOKS_RUN_AFTER_ERRORS:
+                cell._forward_hook_always_called[_KEY] = True
+        if not HOOKS_RUN_AFTER_ERRORS:
+            self._leave_after_errors()
 
     def remove(self) -> None:
         for cell, _, _ in self._hooks:
-            for table in (
-                cell._forward_pre_hook,
-                cell._forward_pre_hook_with_kwargs,
-                cell._forward_hook,
-                cell._forward_hook_with_kwargs,
-                cell._forward_hook_always_called,
-            ):
-                table.pop(_KEY, None)
+            for table in _TABLES:
+                getattr(cell, table).pop(_KEY, None)
+        if self._run_construct is not None:
+            Cell._run_construct, self._run_construct = self._run_construct, None
 
     def _pre_hook(self, named: NamedCell) -> Any:
         recorder, title, around = self._recorder, named.title, named.around
@@ -104,6 +114,21 @@ class Cells(ModuleCalls):
                 recorder.fault(title, traceback.format_exc())
 
         return enter
+
+    def _leave_after_errors(self) -> None:
+        """Before 2.10, a Cell that raises does not call its forward hooks: ours are called here."""
+        original = self._run_construct = Cell._run_construct
+        leaving = {id(cell): leave for cell, _, leave in self._hooks}
+
+        def run(cell: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(cell, *args, **kwargs)
+            except BaseException:
+                if id(cell) in leaving:
+                    leaving[id(cell)](cell, args, kwargs, None)
+                raise
+
+        Cell._run_construct = run
 
     def _post_hook(self, title: str) -> Any:
         recorder = self._recorder

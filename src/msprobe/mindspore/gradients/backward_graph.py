@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from mindspore._c_expression import BackwardNodePy, TensorPy
+from mindspore._c_expression import TensorPy
 
 from msprobe.collect.calls.tensor_search import TensorSearch
 from msprobe.collect.gradients.backward_record import Exit
+from msprobe.mindspore.features import LEAF, node_identity
 
-AVAILABLE = hasattr(BackwardNodePy, "register_prehook") and hasattr(TensorPy, "_grad_node")
-LEAF = 2**64 - 1  # the sequence number of an input or a parameter
-Key = tuple[int, int]
-Edge = tuple[int, int, int, int, Any]  # slot, the other node's identity, its output, its sequence number, itself
+Key = tuple[Any, int]
+Edge = tuple[int, Any, int, int, Any]  # slot, the other node's identity, its output, its sequence number, itself
 
 _search = TensorSearch(TensorPy)
 tensors_in = _search.in_value
@@ -45,7 +44,7 @@ class InputEdges:
         for position, tensor in enumerate(tensors):
             node = node_of(tensor)
             if node is not None:
-                self.edges.setdefault((node._unique_id(), tensor._output_index), []).append(position)
+                self.edges.setdefault((node_identity(node), tensor._output_index), []).append(position)
                 number = node._sequence_nr()
                 if latest < number != LEAF:
                     latest = number
@@ -60,16 +59,16 @@ class Graph:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[int, tuple[Any, list[Edge]]] = {}  # with the node: its identity is unique only while it lives
+        self._seen: dict[Any, tuple[Any, list[Edge]]] = {}  # with the node: its identity is unique only while it lives
 
     def forget(self) -> None:
         self._seen.clear()
 
-    def node(self, key: int) -> Any:
+    def node(self, key: Any) -> Any:
         """A node that `exits` has visited."""
         return self._seen[key][0]
 
-    def exits(self, entries: Mapping[int, Any], inputs: InputEdges) -> list[Exit]:
+    def exits(self, entries: Mapping[Any, Any], inputs: InputEdges) -> list[Exit]:
         """The edges from the part of the graph of a call to its inputs. `entries` and the exits name nodes by
         identity."""
         edges, first = inputs.edges, inputs.first
@@ -93,7 +92,7 @@ class Graph:
 
 def _leads(node: Any) -> list[Edge]:
     return [
-        (slot, below._unique_id(), number, below._sequence_nr(), below)
+        (slot, node_identity(below), number, below._sequence_nr(), below)
         for slot, (below, number) in enumerate(node.next_functions)
         if below is not None
     ]

@@ -19,14 +19,15 @@ from msprobe.collect.gradients.call_gradients import BackwardEngine, CallGradien
 from msprobe.collect.records.recorder import Recorder
 from msprobe.frameworks.mindspore.tensors import Array, copy_values, has_values
 from msprobe.mindspore.executor import backward_pass, requires_grad, when_backward_ends
-from msprobe.mindspore.gradients.backward_graph import AVAILABLE, LEAF, Graph, InputEdges, node_of, tensors_in
+from msprobe.mindspore.features import HAS_BACKWARD_GRAPH, LEAF, node_identity
+from msprobe.mindspore.gradients.backward_graph import Graph, InputEdges, node_of, tensors_in
 from msprobe.mindspore.tensors.tensor_text import TensorTexts
 from msprobe.stats import dtypes
 
 _ENGINE = BackwardEngine(
     running_pass=backward_pass,
     when_pass_ends=when_backward_ends,
-    differentiates=requires_grad if AVAILABLE else lambda: False,
+    differentiates=requires_grad if HAS_BACKWARD_GRAPH else lambda: False,
     aside=nullcontext,
 )
 Places = backward_record.Places
@@ -39,7 +40,7 @@ class Gradients(CallGradients):
         super().__init__(recorder, _ENGINE)
         self._texts = texts
         self._graph = Graph()
-        self._hooked: dict[tuple[int, int], list[tuple[BackwardRecord, Places, Places]]] = {}
+        self._hooked: dict[tuple[Any, int], list[tuple[BackwardRecord, Places, Places]]] = {}
         self.latest = -1
 
     def inputs(self, args: Any, kwargs: Any) -> InputEdges:
@@ -48,8 +49,8 @@ class Gradients(CallGradients):
     def watch(self, name: str, parents: list[str], inputs: InputEdges, output: Any) -> None:
         """Hooks the backward of a forward call that has just returned `output`."""
         outputs = [output] if isinstance(output, TensorPy) else tensors_in(output, [])
-        entries: dict[int, Any] = {}
-        places: dict[int, list[tuple[int, int]]] = {}
+        entries: dict[Any, Any] = {}
+        places: dict[Any, list[tuple[int, int]]] = {}
         unchanged = False
         for position, tensor in enumerate(outputs):
             node = node_of(tensor)
@@ -60,7 +61,7 @@ class Gradients(CallGradients):
                 continue
             if number > self.latest:
                 self.latest = number
-            key, slot = node._unique_id(), tensor._output_index
+            key, slot = node_identity(node), tensor._output_index
             if (key, slot) in inputs.edges:
                 unchanged = True
                 continue
@@ -85,8 +86,8 @@ class Gradients(CallGradients):
     def _hook_call(
         self,
         record: BackwardRecord,
-        entries: dict[int, Any],
-        places: dict[int, list[tuple[int, int]]],
+        entries: dict[Any, Any],
+        places: dict[Any, list[tuple[int, int]]],
         inputs: InputEdges,
     ) -> None:
         """`entries` are the nodes where gradients come in; `places` are their places in the record."""
@@ -106,7 +107,7 @@ class Gradients(CallGradients):
         for key, leading in leaving.items():
             self._hook(self._graph.node(key), key, record, [], leading)
 
-    def _hook(self, node: Any, key: int, record: BackwardRecord, places: Places, leading: Places) -> None:
+    def _hook(self, node: Any, key: Any, record: BackwardRecord, places: Places, leading: Places) -> None:
         """Adds one hook per node, for any number of calls that end there: Cells are nested, and an API ends where its
         Cell does.
 

@@ -86,10 +86,8 @@ def graph_has_run() -> bool:
     """Whether MindSpore has compiled a graph in this process."""
     if "mindspore" not in sys.modules:
         return False
-    try:
-        from mindspore.graph import api
-    except ImportError:  # before 2.9
-        from mindspore.common import api
+    from msprobe.mindspore.features import graph_api as api
+
     cells = getattr(api, "cells_compile_cache", {})  # phases that each Cell was compiled for
     return bool(getattr(api, "ms_compile_cache", None)) or any(cells.values())
 

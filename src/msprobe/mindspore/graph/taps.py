@@ -24,14 +24,11 @@ from mindspore import ops
 
 from msprobe.collect import notices
 from msprobe.mindspore.cells.cell_calls import NamedCell
+from msprobe.mindspore.features import graph_api
 from msprobe.mindspore.graph.call_templates import CallTemplate, CallTemplates, Describe
 from msprobe.mindspore.graph.graph_dump import graph_has_run
 
-try:
-    from mindspore.graph.api import _CellGraphExecutor, _JitExecutor
-except ImportError:  # before MindSpore 2.9
-    from mindspore.common.api import _CellGraphExecutor, _JitExecutor
-
+_CellGraphExecutor, _JitExecutor = graph_api._CellGraphExecutor, graph_api._JitExecutor
 _CONSTRUCT = "construct"
 
 

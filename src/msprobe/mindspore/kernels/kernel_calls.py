@@ -23,13 +23,9 @@ from msprobe.frameworks.mindspore.api_table import Api
 from msprobe.mindspore.apis.api_calls import Apis
 from msprobe.mindspore.cells.cell_calls import Cells
 from msprobe.mindspore.executor import backward_pass, clear_after_error, requires_grad
-from msprobe.mindspore.gradients.backward_graph import AVAILABLE, InputEdges, node_of, tensors_in
+from msprobe.mindspore.features import HAS_BACKWARD_GRAPH, MsDispatchMode
+from msprobe.mindspore.gradients.backward_graph import InputEdges, node_of, tensors_in
 from msprobe.mindspore.gradients.call_gradients import Gradients
-
-try:
-    from mindspore.utils import MsDispatchMode
-except ImportError:  # before MindSpore 2.8
-    MsDispatchMode = None
 
 HAS_DISPATCH = MsDispatchMode is not None
 _NO_PARENTS: tuple[str, ...] = ()
@@ -90,7 +86,7 @@ class Kernels:
 
     def inputs(self, args: Any, kwargs: Any) -> Optional[InputEdges]:
         """The edges that lead to these inputs in the backward graph, if gradients are wanted."""
-        if not (AVAILABLE and self._recorder.selection.backward and requires_grad()):
+        if not (HAS_BACKWARD_GRAPH and self._recorder.selection.backward and requires_grad()):
             return None
         found = self._gradients.inputs(args, kwargs)
         return found if found.edges else None

@@ -225,8 +225,15 @@ def is_distributed() -> bool:
 
 
 def _has_cells() -> bool:
-    """Whether the script has created a Cell with parameters: a model or an optimizer."""
-    return any(issubclass(type(one), nn.Cell) and getattr(one, "_params", None) for one in gc.get_objects())
+    """Whether the script has created a Cell with parameters: a model or an optimizer. Not with gc.get_objects(): it
+    also returns the tuples that other threads are making, which then fails there."""
+    kinds = {nn.Cell}
+    waiting = [nn.Cell]
+    while waiting:
+        new = [kind for kind in type.__subclasses__(waiting.pop()) if kind not in kinds]
+        kinds.update(new)
+        waiting += new
+    return any(type(one) in kinds and getattr(one, "_params", None) for one in gc.get_referrers(*kinds))
 
 
 def start_region_dump(task: Task) -> Optional[RegionDump]:

@@ -19,7 +19,8 @@ from msprobe.collect.records.recorder import Recorder
 from msprobe.frameworks.mindspore.api_table import Api
 from msprobe.mindspore.apis.api_calls import Apis
 from msprobe.mindspore.executor import differentiating, no_grad, requires_grad, synchronize
-from msprobe.mindspore.gradients.backward_graph import AVAILABLE, tensors_in
+from msprobe.mindspore.features import HAS_BACKWARD_GRAPH
+from msprobe.mindspore.gradients.backward_graph import tensors_in
 from msprobe.mindspore.gradients.call_gradients import Gradients
 from msprobe.mindspore.tasks.dry_runs import HeldCall, has_no_double, key_of
 from msprobe.mindspore.tasks.free_benchmark_gradients import FirstRun, FreeBenchmarkGradients, digests
@@ -240,7 +241,7 @@ class FreeBenchmarkApis(Apis):
         recorder, second, gradients = self._recorder, self.second, self._gradients
         kept = inputs = None
         try:
-            if AVAILABLE and requires_grad() and not given.written:
+            if HAS_BACKWARD_GRAPH and requires_grad() and not given.written:
                 inputs = gradients.inputs(args, kwargs)
                 if inputs.edges:
                     marks = digests(tensors_in((args, kwargs), []))

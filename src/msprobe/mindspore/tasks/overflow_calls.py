@@ -19,7 +19,8 @@ from msprobe.frameworks.mindspore.api_table import Api
 from msprobe.mindspore.apis.api_calls import Apis
 from msprobe.mindspore.cells.cell_calls import Cells
 from msprobe.mindspore.executor import requires_grad
-from msprobe.mindspore.gradients.backward_graph import AVAILABLE, InputEdges, tensors_in
+from msprobe.mindspore.features import HAS_BACKWARD_GRAPH
+from msprobe.mindspore.gradients.backward_graph import InputEdges, tensors_in
 from msprobe.mindspore.gradients.held_gradients import HeldGradients
 from msprobe.mindspore.gradients.parameter_gradients import ParameterGradients
 from msprobe.mindspore.tensors.tensor_text import TensorTexts
@@ -92,7 +93,7 @@ class OverflowApis(Apis):
             calls.locate(opened, name, parents[-1] if parents else None, 4)
             if isinstance(api.owner, _OPTIMIZERS):
                 calls.add_changing(opened, _owned(api.owner))
-            inputs = self._gradients.inputs(args, kwargs) if differentiated and AVAILABLE else None
+            inputs = self._gradients.inputs(args, kwargs) if differentiated and HAS_BACKWARD_GRAPH else None
             return calls.add(opened), opened.stack, inputs if inputs is not None and inputs.edges else None
         except Exception:
             self._recorder.fault(name, traceback.format_exc())

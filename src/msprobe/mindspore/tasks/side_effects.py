@@ -14,11 +14,7 @@ from typing import Any, Callable, NamedTuple
 from mindspore import ops
 
 from msprobe.frameworks.mindspore.api_table import Api
-
-try:
-    from mindspore.utils import MsDispatchMode
-except ImportError:  # before MindSpore 2.8
-    MsDispatchMode = None
+from msprobe.mindspore.features import MsDispatchMode
 
 SHOWS_INSIDE = MsDispatchMode is not None
 _RANDOM_FUNCTIONS = re.compile(

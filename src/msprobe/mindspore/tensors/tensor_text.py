@@ -19,7 +19,7 @@ from mindspore._c_expression import typing as kinds
 
 from msprobe.collect.records.values import quoted, scalar_text
 from msprobe.dump.tensor_files.codec import Payload
-from msprobe.frameworks.mindspore.tensors import Array, address, bits, payload, row_of, strides_of
+from msprobe.frameworks.mindspore.tensors import Array, address, bits, copy_values, payload, row_of, strides_of
 from msprobe.mindspore.tensors.late_errors import keep_if_last
 from msprobe.stats import dtypes, render, render_array
 
@@ -103,6 +103,13 @@ class TensorTexts:
             name = self._files.tensor(path, Payload(row.name, array.shape, data, "npy"))
             text = f'{text}, "data_name": {quoted(name)}'
         return f'{text}, "md5": "{digest}"}}' if digest is not None else f"{text}}}"
+
+    def matrix(self, tensor: Any) -> Optional[Array]:
+        """The values as an array of float32; None for a tensor that is no matrix of floats. No operator runs."""
+        row = row_of(tensor) if isinstance(tensor, TensorPy) else None
+        if row is None or row.kind != dtypes.FLOAT or row.numpy_dtype is None or len(tensor._shape) < 2:
+            return None
+        return np.asarray(copy_values(tensor)[0], np.float32) if 0 not in tensor._shape else None
 
     def other_text(self, value: Any, path: str) -> Optional[str]:
         if isinstance(value, TensorPy):

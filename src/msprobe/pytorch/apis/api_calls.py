@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from msprobe.collect.calls.api_calls import ApiCalls
 from msprobe.collect.records.recorder import Recorder
-from msprobe.frameworks.pytorch.api_table import ANY, Api, ApiTable
+from msprobe.frameworks.pytorch.api_table import ANY, FIRST, Api, ApiTable
 from msprobe.frameworks.pytorch.operators import ARRIVES_AS
 from msprobe.pytorch.apis.collectives import Collectives
 from msprobe.pytorch.apis.destinations import MAKERS, MARKED, Destinations
@@ -165,6 +165,8 @@ class Apis(ApiCalls, TorchFunctionMode):
     def _note_writes(self, api: Api, args: Any, kwargs: Any) -> None:
         if api.untracked:
             self._texts.forget()
+        elif api.writes == FIRST and args and type(args[0]) in _PLAIN and "out" not in kwargs:
+            self._texts.mark_written(args[0])
         elif api.writes == ANY:
             self._texts.written((*args, *kwargs.values()))
         else:

@@ -25,7 +25,8 @@ from msprobe.pytorch.apis.mode_stack import is_on, put_on, take_off
 from msprobe.pytorch.compiled.global_hooks import GlobalHooks
 from msprobe.pytorch.compiled.graph_breaks import graph_breaks
 from msprobe.pytorch.compiled.open_regions import OpenScope, opened
-from msprobe.pytorch.compiled.switch import CompilesUnseen, eval_frame, is_usual, module_of, name_region
+from msprobe.pytorch.compiled.switch import CompilesUnseen, is_usual, module_of, name_region, never_compile
+from msprobe.pytorch.features import disabling_uses_switch, eval_frame
 from msprobe.pytorch.modules.copies import PlainCopies
 from msprobe.pytorch.modules.model_tree import is_compiled_in_place, is_wrapper
 from msprobe.pytorch.modules.module_calls import Modules, compiled_roots, is_traced
@@ -84,6 +85,7 @@ class OpaqueRegions:
         self._callbacks: dict[int, CompilesUnseen] = {}  # by the id of what it wraps
         self._dynamo: Any = None
         self._set_eval_frame: Any = None
+        self._turn_off: Any = None
 
     def _install_hooks(self) -> None:
         """Installs the global hooks under the key of the module hooks, if there are any: torch passes kwargs to this
@@ -105,14 +107,21 @@ class OpaqueRegions:
         elif self._dynamo is not None and self._compile == OPEN:
             OpenScope.current = OpenScope(self._recorder, self._modules)
         if hasattr(self._dynamo, "_maybe_set_eval_frame"):
+            separate = self._compile == OPEN and not disabling_uses_switch()
             self._set_eval_frame = self._dynamo._maybe_set_eval_frame
             self._dynamo._maybe_set_eval_frame = around or self._around_compiled
+            if separate:
+                never_compile(OpaqueRegions._around_disabled)  # compiling is on when it is called
+                self._turn_off = self._dynamo.set_eval_frame
+                self._dynamo.set_eval_frame = self._around_disabled
 
     def remove(self) -> None:
         self._global_hooks.remove()
         if self._set_eval_frame is not None:
             self._dynamo._maybe_set_eval_frame = self._set_eval_frame
             self._set_eval_frame = None
+        if self._turn_off is not None:
+            self._dynamo.set_eval_frame, self._turn_off = self._turn_off, None
         if self._stance is not None:
             self._dynamo._stance, self._stance = self._stance, None
         OpenScope.current = None
@@ -220,17 +229,27 @@ class OpaqueRegions:
                     begins = self._global_hooks.hide(frame)
                     if self._modules is not None:
                         callback = self._unseen(callback)
-        except Exception:
-            self._recorder.fault("compiled function", traceback.format_exc())
-        result = set_eval_frame(callback)  # compiled code begins or ends here: it must not see msprobe
-        try:
             if not begins:
                 self._global_hooks.show(frame)
             if ends:
                 self._leave_compiled(frame.f_locals)
         except Exception:
             self._recorder.fault("compiled function", traceback.format_exc())
-        return result
+        return set_eval_frame(callback)  # last: compiled code begins or ends here, and must not see msprobe
+
+    def _around_disabled(self, callback: Any) -> Any:
+        """Replaces `set_eval_frame`, with which a function begins for which compiling is disabled. If compiling was on,
+        the switch turns it on again at the end of the function."""
+        set_eval_frame = self._turn_off or self._dynamo.set_eval_frame  # stop() may come at any moment
+        prior = set_eval_frame(callback)
+        try:
+            if callback is None and prior is not None and self._open.without_us():
+                frame = sys._getframe(1)
+                if type(frame.f_locals.get("self")).__name__ == "DisableContext" and "fn" in frame.f_locals:
+                    self._enter_uncompiled(frame)
+        except Exception:
+            self._recorder.fault("compiled function", traceback.format_exc())
+        return prior
 
     def _unseen(self, callback: Any) -> CompilesUnseen:
         known = self._callbacks.get(id(callback))
@@ -309,7 +328,8 @@ def _log_unseen(region: Any) -> None:
         return
     notices.warn_once(
         f"{name_region(getattr(region, '_orig_mod', region))} ran without a graph: torch compiled nothing of it, so it "
-        "has no records of its calls. Torch does not compile its own containers in place: use torch.compile(module)."
+        "has no records of its calls. Torch before 2.14 does not compile its own containers in place: use "
+        "torch.compile(module)."
     )
 
 

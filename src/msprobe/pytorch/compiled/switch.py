@@ -5,22 +5,14 @@ Dynamo keeps compiled code per backend, so code that another backend compiled st
 
 from __future__ import annotations
 
-import functools
 import importlib
 from typing import Any, Callable, Optional
 
 import torch
 
+from msprobe.pytorch.features import eval_frame, wrapped_callback_name
+
 Backend = Callable[..., Any]
-
-
-def eval_frame() -> Any:
-    """The module of dynamo that enters compiled code, or None. It is imported here (making an optimizer imports it
-    too): a later import, by the first torch.compile of the script, would run inside our mode."""
-    try:
-        return importlib.import_module("torch._dynamo.eval_frame")
-    except ImportError:
-        return None
 
 
 def never_compile(function: Any) -> None:
@@ -32,15 +24,9 @@ def never_compile(function: Any) -> None:
 
 def backend_of(callback: Any) -> Backend:
     """The backend that a compiled function was made with."""
-    while hasattr(callback, _wrapped_name()):
-        callback = getattr(callback, _wrapped_name())
+    while hasattr(callback, wrapped_callback_name()):
+        callback = getattr(callback, wrapped_callback_name())
     return callback
-
-
-@functools.lru_cache(maxsize=1)
-def _wrapped_name() -> str:
-    """Where dynamo's wrappers keep what they wrap, and look for it; older versions of PyTorch use another name."""
-    return "_torchdynamo_orig_backend" if hasattr(eval_frame(), "innermost_backend") else "_torchdynamo_orig_callable"
 
 
 def is_usual(callback: Any) -> bool:
@@ -53,7 +39,7 @@ def with_backend(callback: Any, backend: Backend) -> Any:
     convert_frame = importlib.import_module("torch._dynamo.convert_frame")
     converter = callback
     while not hasattr(converter, "_clone_with_backend"):
-        converter = getattr(converter, _wrapped_name())
+        converter = getattr(converter, wrapped_callback_name())
     return convert_frame.catch_errors_wrapper(converter._clone_with_backend(backend), callback.hooks)
 
 
@@ -61,7 +47,7 @@ class CompilesUnseen:
     """The callback of a compiled function, which dynamo calls to compile. Our module hooks are removed meanwhile."""
 
     def __init__(self, callback: Any, modules: Any) -> None:
-        setattr(self, _wrapped_name(), callback)  # so that dynamo finds the code that this backend has compiled
+        setattr(self, wrapped_callback_name(), callback)  # so that dynamo finds the code that this backend has compiled
         if is_usual(callback):
             self.hooks = callback.hooks
         self._callback = callback
@@ -108,11 +94,12 @@ def name_region(function: Any) -> str:
 
 
 def module_of(function: Any) -> Any:
-    """The module whose call this function is; None for other functions."""
-    wrapped = getattr(function, "__wrapped__", None)
-    if hasattr(wrapped, "_modules"):  # torch wraps its own modules, such as Sequential
-        return wrapped
-    name, owner = getattr(function, "__name__", ""), getattr(function, "__self__", None)
-    if name in ("_call_impl", "_wrapped_call_impl", "__call__") and hasattr(owner, "_modules"):
-        return owner
+    """The module whose call this function is; None for other functions. Torch wraps its own modules, such as
+    Sequential, and since 2.14 also their call if they are compiled in place."""
+    for one in (function, getattr(function, "__wrapped__", None)):
+        if one is not function and hasattr(one, "_modules"):
+            return one
+        name, owner = getattr(one, "__name__", ""), getattr(one, "__self__", None)
+        if name in ("_call_impl", "_wrapped_call_impl", "__call__") and hasattr(owner, "_modules"):
+            return owner
     return None

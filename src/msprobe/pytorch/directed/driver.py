@@ -7,22 +7,21 @@ from __future__ import annotations
 
 import json
 import os
-import random
 from functools import partial
 from pathlib import Path
 from typing import Any, Callable
 
-import numpy as np
 import torch
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from msprobe.collect.run.lifecycle import Lifecycle
+from msprobe.collect.seeding import pin_seeds
 from msprobe.collect.step_context import StepContext
 from msprobe.config import Settings, load
-from msprobe.config.directions import Directions, Remedies
+from msprobe.config.directions import Directions, Remedies, write_report
 from msprobe.dump import layout
 from msprobe.pytorch.debugger import PrecisionDebugger, TorchFrontend
-from msprobe.pytorch.directed.calls import DirectedApis, DirectedModules, StepActs, write_report
+from msprobe.pytorch.directed.calls import DirectedApis, DirectedModules, StepActs
 from msprobe.pytorch.directed.generators import all_states, loader_workers
 from msprobe.pytorch.driver import StepDriver
 from msprobe.pytorch.seed import seed_all
@@ -68,9 +67,10 @@ class DirectedFrontend(TorchFrontend):
         }
 
     def _write(self, file: Path, acts: StepActs, start: dict[str, Any]) -> None:
-        used = {name: state != self._imported[name] for name, state in all_states().items()}
+        end = all_states()
+        used = {name: state != self._imported[name] for name, state in end.items()}
         facts = {**start, "used": used, "loader_workers": loader_workers(), "threads": torch.get_num_threads()}
-        text = json.dumps({"start": facts, "draws": acts.draws})
+        text = json.dumps({"start": facts, "end": end, "draws": acts.draws})
         layout.write_file(file, [text.encode()])
         if self._directions.report and acts.grafts.names:
             write_report(
@@ -150,16 +150,6 @@ def apply_remedies(remedies: Remedies) -> None:
         torch.set_num_threads(remedies.threads)
     if remedies.seed is not None:
         seed_all(remedies.seed, remedies.deterministic)
-        _pin_seeds(remedies.seed)
+        pin_seeds(remedies.seed, ((torch, "manual_seed"), (torch.random, "manual_seed")))
     elif remedies.deterministic:
         torch.use_deterministic_algorithms(True, warn_only=True)
-
-
-def _pin_seeds(seed: int) -> None:
-    """Every call that seeds a global generator gets this number from now on."""
-
-    def pinned(function: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *given, **named: function(seed)
-
-    for module, name in ((torch, "manual_seed"), (torch.random, "manual_seed"), (random, "seed"), (np.random, "seed")):
-        setattr(module, name, pinned(getattr(module, name)))

@@ -6,9 +6,9 @@ from __future__ import annotations
 import traceback
 from collections import Counter
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable, TypeVar, cast
 
 import numpy as np
 import torch
@@ -18,6 +18,19 @@ from msprobe.config.directions import Graft
 from msprobe.pytorch.directed.repeat import digest
 from msprobe.pytorch.gradients.backward_graph import InputEdges, tensors_in, walk
 from msprobe.pytorch.graft import GraftError, put_all
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _unseen(function: _F) -> _F:
+    """What a graft computes is no call of the script: it is not recorded."""
+
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            return function(*args, **kwargs)
+
+    return cast(_F, run)
 
 
 class Grafts:
@@ -29,6 +42,8 @@ class Grafts:
         self.done: Counter[str] = Counter()
         self.changed: Counter[str] = Counter()
         self.problems: list[str] = []
+        self.on_write: Callable[[list[Any]], None] = lambda tensors: None
+        """Called with tensors whose memory was written: their version counters have not moved."""
 
     def report(self) -> dict[str, Any]:
         return {"done": dict(self.done), "changed": dict(self.changed), "problems": self.problems}
@@ -65,6 +80,7 @@ class Grafts:
     def _set_gradient(self, wanted: Graft, file: str, parameter: Any) -> None:
         self._put(wanted_alone(wanted, file), [parameter.grad], [])
 
+    @_unseen
     def _put(self, wanted: Graft, value: Any, given: list[Any]) -> Any:
         found = tensors_in(value, [])
         try:
@@ -77,6 +93,7 @@ class Grafts:
                 self.problems.append(f"{wanted.name}: putting its own values there changes bits")
                 return value
             value = put_all(value, golden, given)
+            self.on_write(found)
             self.done[wanted.name] += 1
             self.changed[wanted.name] += sum(
                 int((one != new).sum()) if one.shape == new.shape else new.numel()
@@ -105,6 +122,7 @@ class Grafts:
         for node, leading in assign_exits(record, walk(entries, inputs)).items():
             node.register_hook(partial(self._replace_gradients, wanted, leading, agrees, placed))
 
+    @_unseen
     def _check_incoming(self, wanted: Graft, places: Any, agrees: list[bool], incoming: Any) -> None:
         """A different incoming gradient has a cause of its own, which a golden gradient would hide."""
         for position, number in places:
@@ -112,6 +130,7 @@ class Grafts:
             if file is not None and incoming[number] is not None and not _agree(incoming[number], load(file)):
                 agrees[0] = False
 
+    @_unseen
     def _replace_gradients(
         self, wanted: Graft, leading: Any, agrees: list[bool], placed: set[int], outgoing: Any, incoming: Any
     ) -> Any:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 import traceback
 from typing import Any, Callable, Optional
 
 from torch.nn import functional
 
 from msprobe.collect.parallel import ParallelRecord
+from msprobe.pytorch.features import context_parallel_module
 from msprobe.pytorch.parallel.layouts import Layouts
 from msprobe.pytorch.replacements import Replacements
 
-_MODULE = "torch.distributed.tensor.experimental._context_parallel._attention"
-_ORDERS = {"NoneType": "contiguous", "_HeadTailLoadBalancer": "load_balanced"}
+_ORDERS = {"NoneType": "contiguous", "_HeadTailLoadBalancer": "load_balanced", "Tensor": "load_balanced"}
+"""By how the order is given: up to 2.9 by indices."""
 
 
 class ContextCalls:
@@ -26,7 +26,7 @@ class ContextCalls:
 
     def install(self, replacements: Replacements) -> None:
         """Does nothing if the script has not imported context_parallel."""
-        module = sys.modules.get(_MODULE)
+        module = context_parallel_module()
         if module is None:
             return
         mesh = _mesh_in_force(module)
@@ -35,12 +35,13 @@ class ContextCalls:
         replacements.put(module, "_context_parallel_buffers", self._around)
 
     def _around(self, original: Any) -> Any:
-        def ours(mesh: Any, buffers: Any, dimensions: Any, load_balancer: Any = None) -> Any:
+        def ours(mesh: Any, buffers: Any, dimensions: Any, *order: Any) -> Any:
             try:
-                self._note(mesh, [int(one) for one in dimensions], _ORDERS.get(type(load_balancer).__name__))
+                given = type(order[0]).__name__ if order else "NoneType"
+                self._note(mesh, [int(one) for one in dimensions], _ORDERS.get(given))
             except Exception:
                 self._fault("context_parallel", traceback.format_exc())
-            return original(mesh, buffers, dimensions, load_balancer)
+            return original(mesh, buffers, dimensions, *order)
 
         return ours
 

@@ -97,6 +97,7 @@ class TensorTexts:
         checks = os.environ.get("MSPROBE_CHECK_CACHE") == "1" and device_statistics is None
         self._cache = TensorCache(EXCHANGE, _HEADS, _strided, want, remembers, checks, numbers)
         self._text = self._cache.text
+        self.quick_text = self._text if remembers and device_statistics is None else None
         self.sees_writes = remembers
         self._followed: dict[int, Optional[tuple[Optional[TensorState], KnownText]]] = {}
         self.on_write: Optional[Callable[[Any], None]] = None  # called with each tensor that was or may be written
@@ -115,7 +116,7 @@ class TensorTexts:
 
     def written(self, changed: Iterable[Any]) -> None:
         """Reports that the memory of these tensors (or lists of tensors) was written, or will be before it is read."""
-        mark = self._cache.mark_written if self.on_write is None else self._mark_and_report
+        mark = self._cache.mark_written if self.on_write is None else self.mark_written
         plain = self.tensor_types
         for value in changed:
             if type(value) in plain:
@@ -125,7 +126,8 @@ class TensorTexts:
                     if type(tensor) in plain or _is_of_torch(tensor):
                         mark(tensor)
 
-    def _mark_and_report(self, tensor: Any) -> None:
+    def mark_written(self, tensor: Any) -> None:
+        """`written` for one plain tensor."""
         self._cache.mark_written(tensor)
         if self.on_write is not None:
             self.on_write(tensor)
@@ -214,6 +216,16 @@ class TensorTexts:
         if render_other is not None:
             return render_other(value)
         return nonplain_tensors.other_text(value)
+
+    def matrix(self, tensor: Any) -> Optional[Any]:
+        """The values as an array of float32; None for a tensor that is no matrix of floats, or cannot be read."""
+        if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point() or tensor.dim() < 2:
+            return None
+        plain, _, _ = nonplain_tensors.as_plain(tensor)
+        if plain is None or not plain.numel():
+            return None
+        with torch.no_grad(), torch._C.DisableTorchFunction(), nonplain_tensors.without_modes():
+            return plain.detach().to(torch.float32).contiguous().numpy()
 
     def _measure(self, tensor: Any) -> Optional[tuple[str, str]]:
         """The text up to requires_grad and the digest after it, or None if the tensor is not plain."""

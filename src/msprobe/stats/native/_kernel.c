@@ -228,6 +228,8 @@ static PyMethodDef methods[] = {
     {"gauge", (PyCFunction)(void (*)(void))gauge, METH_FASTCALL, "Figures of tensors, into the rows of a table."},
     {"gauge_memory", (PyCFunction)(void (*)(void))gauge_memory, METH_FASTCALL, "The same for an address."},
     {"advance", (PyCFunction)(void (*)(void))advance, METH_FASTCALL, "How far tensors have moved, from samples."},
+    {"damage", damage, METH_VARARGS, "What a low-precision format does to a matrix of float32."},
+    {"extent", extent, METH_O, "The largest magnitude of such a matrix, its place, and moments."},
     {"crc32", crc32, METH_VARARGS, "zlib.crc32."},
     {"select", select_level, METH_O, "Limit the CPU instructions used; returns the level in use."},
     {NULL, NULL, 0, NULL},

@@ -90,14 +90,6 @@ static int read_state(PyObject *tensor, Entry *to) {
     return 0;
 }
 
-static char *put_number(char *to, int64_t number) {
-    char digits[20], *first = digits + sizeof digits;
-    do *--first = (char)('0' + number % 10);
-    while (number /= 10);
-    const size_t length = (size_t)(digits + sizeof digits - first);
-    return (char *)memcpy(to, first, length) + length;
-}
-
 /* The members of the numbers of an entry. Needs up to NUMBERS_SIZE characters. */
 #define NUMBERS_SIZE 70
 static char *put_numbers(char *to, const Entry *entry) {

@@ -79,6 +79,14 @@ PyObject *plain_head(PyObject *tensor, PyObject *exchange, PyObject *heads, PyOb
     return PyTuple_GET_ITEM(head, 1);
 }
 
+char *put_number(char *to, int64_t number) {
+    char digits[20], *first = digits + sizeof digits;
+    do *--first = (char)('0' + number % 10);
+    while (number /= 10);
+    const size_t length = (size_t)(digits + sizeof digits - first);
+    return (char *)memcpy(to, first, length) + length;
+}
+
 int render_tensor(PyObject *tensor, PyObject *exchange, PyObject *heads, PyObject *strided, unsigned want,
                   rendered *to) {
     place at;
@@ -100,7 +108,7 @@ int render_tensor(PyObject *tensor, PyObject *exchange, PyObject *heads, PyObjec
     if (run_on(at.memory, (int)code, (int)at.ndim, at.shape, at.strides, want, 0, NULL, &r)) return -1;
     char *end = (char *)memcpy(to->text, start, (size_t)length) + length;
     *end++ = '[';
-    for (Py_ssize_t i = 0; i < at.ndim; i++) end += sprintf(end, i ? ", %lld" : "%lld", (long long)at.shape[i]);
+    for (Py_ssize_t i = 0; i < at.ndim; i++) end = put_number(i ? PUT(end, ", ") : end, at.shape[i]);
     end = PUT(end, "], ");
     if (want & MP_STATS) {
         end = put_figures(end, &r);

@@ -38,7 +38,7 @@ function tester(table) {
   };
   return (row) => {
     if (!verdicts[rows.state[row] & 3]) return false;
-    if (introduced && table.looks[row] !== INTRODUCED) return false;
+    if (introduced && table.looks[row] < INTRODUCED) return false;
     if (unit >= 0 && call.unit[rows.call[row]] !== unit) return false;
     if (module && !isInside(rows.call[row])) return false;
     return wanted(row);

@@ -4,30 +4,44 @@ import { goToAnswer, showAnswer } from "./views/answer_view.js";
 import { showCollecting } from "./views/collect_view.js";
 import { byId, copy, el, painted, say } from "./elements.js";
 import { refilter } from "./filter.js";
-import { showMatching } from "./views/match_view.js";
+import { showMap } from "./views/map_view.js";
+import { hasUnmatched, showMatching } from "./views/match_view.js";
 import { jump, step } from "./navigate.js";
 import { showOrder, strip } from "./views/order_view.js";
 import { showRanks } from "./views/ranks_view.js";
 import { showRow, togglePick, toggleTrace } from "./views/row_view.js";
 import { clearFilters, showRows } from "./views/rows_view.js";
+import { showLegend } from "./views/runs_view.js";
 import { source } from "./source.js";
 import { emit, on, readAddress, set, state } from "./state.js";
 import { Table } from "./table_data.js";
 import { showTensor } from "./views/tensor_view.js";
 import { showTree } from "./views/tree_view.js";
 import { showTrends } from "./views/trends_view.js";
+import { showTips } from "./tooltip.js";
 import { switchLanguage, t } from "./words.js";
 
 const TABS = { rows: "rows_box", tensor: "tensor", trends: "trends", ranks: "ranks_box", match: "match", collect: "collect" };
 const PULSE = 2000, SLOW_PULSE = 8000; // a run may be between two steps: nothing is unfinished then
 
+// Only tabs that have something to show. Each keeps its number.
 function tabsShown() {
-  if (state.answer?.kind === "watched") return ["trends"];
-  return Object.keys(TABS);
+  const { answer, table } = state, kind = answer?.kind;
+  if (kind === "watched") return ["trends"];
+  const ranks = new Set(table?.units.flatMap((unit) => unit.ranks ?? [unit.rank]));
+  const applies = {
+    rows: true, tensor: source.live && answer?.tensors, trends: table?.units.length > 1, ranks: ranks.size > 1,
+    match: source.live && kind === "comparison" && !answer.proof && (hasUnmatched() || Object.keys(answer.mapping || {}).length > 0), collect: kind !== "check",
+  };
+  return Object.keys(TABS).filter((name) => applies[name]);
+}
+
+function numberOf(name) {
+  return state.answer?.kind === "watched" ? 1 : Object.keys(TABS).indexOf(name) + 1;
 }
 
 function paintTabs() {
-  const bar = byId("tabs"), buttons = tabsShown().map((name, at) => el("button", { role: "tab", id: "tab_" + name, "aria-selected": String(state.tab === name), "aria-controls": TABS[name], text: `${at + 1} ${t("tab." + name)}` + (name === "collect" && state.picks.size ? ` (${state.picks.size})` : ""), onclick: () => set("tab", { tab: name }) }));
+  const bar = byId("tabs"), buttons = tabsShown().map((name) => el("button", { role: "tab", id: "tab_" + name, "aria-selected": String(state.tab === name), "aria-controls": TABS[name], text: `${numberOf(name)} ${t("tab." + name)}` + (name === "collect" && state.picks.size ? ` (${state.picks.size})` : ""), onclick: () => set("tab", { tab: name }) }));
   bar.replaceChildren(...buttons);
   byId("tools").replaceChildren(
     el("button", { id: "copy_link", text: t("link"), onclick: copyLink }), el("button", { id: "theme", text: t("theme"), onclick: switchTheme }),
@@ -70,11 +84,11 @@ function keyPressed(event) {
     Enter: () => { if (focus?.id === "search") { focus.blur(); if (state.shown.length) set("row", { row: state.shown[0] }); } else goToAnswer(); },
     n: () => jump(1) || say(t("no_more")), p: () => jump(-1) || say(t("no_more")), "/": () => { set("tab", { tab: "rows" }); byId("search")?.focus(); },
     ArrowDown: () => step(1), ArrowUp: () => step(-1), PageDown: () => step(20), PageUp: () => step(-20),
-    x: togglePick, b: toggleTrace, o: () => set("tab", { tab: "tensor" }), c: copyLink, d: switchTheme, l: language, "?": showHelp,
+    x: togglePick, b: toggleTrace, o: () => { if (tabs.includes("tensor")) set("tab", { tab: "tensor" }); else say(t(source.live ? "no_tensor" : "tensor_file")); }, c: copyLink, d: switchTheme, l: language, "?": showHelp,
     m: () => byId("tree").querySelector("[tabindex='0']")?.focus(),
   };
-  const digit = +event.key;
-  const action = digit >= 1 && digit <= tabs.length ? () => set("tab", { tab: tabs[digit - 1] }) : actions[event.key];
+  const wanted = tabs.find((name) => String(numberOf(name)) === event.key);
+  const action = wanted ? () => set("tab", { tab: wanted }) : actions[event.key];
   if (!action || (event.key.startsWith("Arrow") && focus?.closest("[role=tree], pre, #right, #heat"))) return;
   event.preventDefault();
   action();
@@ -113,7 +127,7 @@ async function load() {
     await painted();
   }
   const [head, buffer] = await Promise.all([source.table(), source.columns()]);
-  const before = state.table, table = new Table(head, buffer);
+  const before = state.table, table = new Table(head, buffer, answer.kind === "check" ? -1 : answer.row);
   const row = before && state.row >= 0 ? table.find(before, state.row) : -1;
   const picks = before ? [...state.picks].map((one) => table.find(before, one)).filter((one) => one >= 0) : [];
   Object.assign(state, { table, row, picks: new Set(picks), shown: new Int32Array(0), unit: Math.min(state.unit, table.units.length - 1) });
@@ -126,6 +140,7 @@ async function follow() {
   try {
     const pulse = await source.pulse();
     if (pulse.version !== state.version) { await load(); say(t("grew")); }
+    else if (pulse.living !== state.answer.living) { state.answer.living = pulse.living; emit("answer"); }
     setTimeout(follow, state.answer.living ? PULSE : SLOW_PULSE);
   } catch { say(t("lost")); }
 }
@@ -135,7 +150,9 @@ function build() {
   byId("middle").append(...Object.entries(TABS).map(([name, id]) => el("div", { id, role: "tabpanel", tabindex: name === "rows" ? null : "0", class: name === "rows" ? "" : "free", "aria-labelledby": "tab_" + name, hidden: name !== state.tab })));
   for (const event of ["tab", "picks", "language"]) on(event, paintTabs); // first: the views measure what is visible
   showAnswer();
+  showLegend();
   showTree();
+  showMap();
   showOrder();
   showRows(byId("rows_box"), strip);
   showRow();
@@ -144,6 +161,7 @@ function build() {
   showTrends();
   showRanks();
   showCollecting();
+  showTips();
   edges();
   byId("rows_box").append(el("p", { class: "dim", text: t("loading") }));
 }
@@ -155,7 +173,7 @@ async function start() {
   build();
   await load();
   if (state.answer.kind === "watched") set("tab", { tab: "trends" });
-  else if (readAddress()) { emit("filters"); emit("unit"); refilter(); set("tab", {}); set("row", {}); }
+  else if (readAddress()) { if (!tabsShown().includes(state.tab)) state.tab = "rows"; emit("filters"); emit("unit"); refilter(); set("tab", {}); set("row", {}); }
   else if (state.answer.row >= 0) set("row", { row: state.answer.row });
   document.addEventListener("keydown", keyPressed);
   addEventListener("resize", () => emit("size"));

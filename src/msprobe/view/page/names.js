@@ -26,6 +26,12 @@ export function shortenName(name, room) {
   return call + LEAST_SLOT > room ? shorten(text(), room) : text().slice(0, call) + shorten(slot, room - call);
 }
 
+// A path without the directory in which the run was started.
+export function shortPath(path, directories) {
+  const inside = directories.find((directory) => path.startsWith(directory.replace(/\/?$/, "/")));
+  return inside ? path.slice(inside.replace(/\/?$/, "/").length) : path;
+}
+
 export function title(text) {
   return shorten(text, LONGEST);
 }

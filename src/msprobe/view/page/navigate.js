@@ -32,9 +32,9 @@ export function jump(direction) {
   const { table, row } = state, here = row >= 0 ? table.rows.call[row] : -1;
   for (let i = row < 0 ? (direction > 0 ? 0 : table.count - 1) : row + direction; i >= 0 && i < table.count; i += direction) {
     const call = table.rows.call[i];
-    if (table.looks[i] !== INTRODUCED || call === here) continue;
+    if (table.looks[i] < INTRODUCED || call === here) continue;
     let first = table.call.first[call];
-    while (table.looks[first] !== INTRODUCED) first++;
+    while (table.looks[first] < INTRODUCED) first++;
     goTo(first);
     return true;
   }

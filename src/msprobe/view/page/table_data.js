@@ -1,15 +1,17 @@
 // The rows: packed columns as the server sent them, and values that are computed from them once.
 
 const TYPES = { i4: Int32Array, f4: Float32Array, u1: Uint8Array };
-export const LOOKS = ["pass", "not_compared", "differs", "propagated", "introduced"];
-export const INTRODUCED = 4;
+export const LOOKS = ["pass", "not_compared", "differs", "propagated", "introduced", "origin"];
+export const PROPAGATED = 3;
+export const INTRODUCED = 4; // the origin too
+export const ORIGIN = 5;
 export const LEVELS = 100;
 export const LOWEST = -9;
 export const HIGHEST = 1;
 const ROLE_LOOK = [0, 4, 3], VERDICT_LOOK = [0, 2, 2, 1];
 
 export class Table {
-  constructor(head, buffer) {
+  constructor(head, buffer, origin) {
     this.count = head.rows;
     this.calls = head.calls;
     this.texts = head.texts;
@@ -26,6 +28,7 @@ export class Table {
     this.callLooks = new Uint8Array(this.calls);
     this.levels = new Uint8Array(this.count);
     this.#work();
+    if (origin >= 0 && this.looks[origin] > 1) this.looks[origin] = this.callLooks[this.rows.call[origin]] = ORIGIN;
   }
 
   // How each row and call looks, and the height of each row in the plot: the difference, or the norm of a single dump;

@@ -16,7 +16,7 @@ from msprobe.dump.errors import DumpError
 from msprobe.dump.items import read_number
 from msprobe.watch.alarms.alarm import Alarm
 from msprobe.watch.reading.database import NUMBER, NUMBER_OR_NULL, Database, Kind
-from msprobe.watch.store import ABSENT_BITS, FORMAT, is_absent
+from msprobe.watch.store import ABSENT_BITS, ENDED, FORMAT, is_absent
 from msprobe.watch.targets import RATIO, STATISTICS, VALUE, Target, is_kind, label_of
 
 Array = np.ndarray[Any, Any]
@@ -26,6 +26,8 @@ _SMALL_TABLE = 1 << 23
 _FILLED = 16
 """In a large table at least one of this many cells must have a number; otherwise the file is damaged."""
 _STATISTICS = frozenset((*STATISTICS, RATIO, VALUE))
+_LAST_STEPS, _PAUSES, _PATIENCE = 20, 20, 120.0
+"""A run lives if its last step is younger than 120 seconds, or than 20 times what its last 20 steps took each."""
 _PAIRS = ([int, float], [int, int])
 
 
@@ -74,6 +76,17 @@ class RankRun:
 
     def steps(self) -> list[int]:
         return [step for (step,) in self._rows("SELECT step FROM steps WHERE step >= 0 ORDER BY step", (), (int,))]
+
+    def is_living(self, now: float) -> bool:
+        """Whether a monitor still writes: it has not ended, and the last step is not much older than steps take."""
+        if ENDED in self.meta:
+            return False
+        rows = self._rows("SELECT time FROM steps ORDER BY step DESC LIMIT ?", (_LAST_STEPS,), (NUMBER,))
+        times = [time for (time,) in rows]
+        if not times:
+            return now - self.path.stat().st_mtime < _PATIENCE
+        pause = (times[0] - times[-1]) / max(len(times) - 1, 1)
+        return bool(now - times[0] < max(_PATIENCE, _PAUSES * pause))
 
     def table(self, from_step: int = 0) -> tuple[list[int], Array, Array]:
         """Steps, times, and all numbers: one row per step, one column per number. An absent number has ABSENT_BITS."""

@@ -1,7 +1,7 @@
 """Which fault of a parallel run explains the first difference: its kind, its ranks, the dimension of the mesh.
 
 Each test reads the shards of the row again and asks one question: is a copy different on some rank, is the tensor a
-multiple of what it should be, is it still a part of a sum, was it summed over other ranks, is a shard another slice?
+multiple of what it should be, is it still a part of a sum, was it summed over other ranks, is a shard the wrong slice?
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def diagnose(found: Candidate, trace: Trace, training: tuple[int, ...] = (), alo
 
 
 def _ranks_of(found: Candidate, case: Optional[Case], trace: Trace) -> tuple[int, ...]:
-    """The ranks whose shards differ; for what is no tensor, those that pass another argument, or that make the call."""
+    """The ranks whose shards differ; for what is no tensor, those that pass a different argument or make the call."""
     if case is not None:
         return guilty_ranks(case)
     held = [
@@ -270,7 +270,7 @@ def _of_extra(found: Candidate, trace: Trace, ranks: tuple[int, ...], alone: Seq
 
 
 def _of_argument(found: Candidate, case: Optional[Case], trace: Trace, ranks: tuple[int, ...]) -> Optional[Diagnosis]:
-    """The ranks with the difference pass another plain argument than the other ranks and the golden run."""
+    """The ranks with the difference pass a different plain argument than the other ranks and the golden run."""
     golden = found.match.golden
     if case is None or golden is None or found.kind != "call" or found.phase is not Phase.FORWARD or not ranks:
         return None
@@ -282,7 +282,7 @@ def _of_argument(found: Candidate, case: Optional[Case], trace: Trace, ranks: tu
             value = next(own.get(slot) for rank, own in given if rank in odd)
             name = slot_text(found.match.call, slot).partition(" (")[0].removeprefix("input.")
             text = f"{name} is {value}, not {theirs.get(slot)}"
-            said = f"{place_text(found, trace)} was called with another argument on {ranks_text(ranks)}: {text}"
+            said = f"{place_text(found, trace)} was called with a different argument on {ranks_text(ranks)}: {text}"
             return Diagnosis("argument", said, ranks)
     return None
 

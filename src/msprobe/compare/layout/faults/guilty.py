@@ -1,4 +1,4 @@
-"""Which ranks have the fault: shards that are another slice, copies that differ, parts of a sum that are wrong."""
+"""Which ranks have the fault: shards that are a different slice, copies that differ, parts of a sum that are wrong."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from msprobe.dump.collectives import is_collective
 
 
 def of_slice(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optional[Diagnosis]:
-    """A shard that is another slice of the golden tensor than its rank should have."""
+    """A shard that is a different slice of the golden tensor than its rank should have."""
     way = views.layout.target
     sliced = [axis for axis, one in enumerate(way.placements) if axis_of(one) is not None]
     if not sliced:
@@ -53,7 +53,7 @@ def of_slice(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optio
         if start is not None:
             wrong.setdefault(f"elements {start}-{start + piece.shape[axis] - 1} of dimension {axis}", []).append(rank)
         elif _same_rows(piece, own, axis):
-            wrong.setdefault("its slices in another order", []).append(rank)
+            wrong.setdefault("its slices in a different order", []).append(rank)
     if not wrong:
         return None
     call, row = found.match.call, case.row
@@ -61,7 +61,7 @@ def of_slice(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optio
         f"{ranks_text(ranks)} {'has' if len(ranks) == 1 else 'have'} {text}" for text, ranks in wrong.items()
     )
     if not row.slot.startswith("parameters.") and not _is_permuted(views, sliced[0]):
-        said += ": another part of the data than its own"
+        said += ": a different part of the data than its own"
     ranks = tuple(sorted({rank for one in wrong.values() for rank in one}))
     said = f"shard mis-sliced: {slot_text(call, row.slot)} of {place_text(found, trace)}: {said}"
     return Diagnosis("shard mis-sliced", said, ranks, case.target.names[sliced[0]])
@@ -104,7 +104,7 @@ def _is_exchanged(index: int, case: Case, trace: Trace) -> bool:
 
 
 def of_order(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optional[Diagnosis]:
-    """A weight whose slices are in another order than those of the same weight in other layers, or than what it is
+    """A weight whose slices are in a different order than those of the same weight in other layers, or than what it is
     multiplied with."""
     if found.phase is not Phase.FORWARD or found.kind == "weight":
         return None
@@ -131,13 +131,13 @@ def of_order(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optio
 
 
 def _reordered(found: Candidate, case: Case, trace: Trace, layout: Layout) -> Diagnosis:
-    """The slices of all ranks together are those of the golden tensor, in another order."""
+    """The slices of all ranks together are those of the golden tensor, in a different order."""
     axis, order = layout.orders[0]
     place = {int(mine): golden for golden, mine in enumerate(order)}
     first = [place[mine] for mine in range(len(order) // max(1, math.prod(case.target.sizes)))]
     said = (
         f"shard mis-sliced: {slot_text(found.match.call, case.row.slot)} of {place_text(found, trace)} has the slices "
-        f"of dimension {axis} in another order: rank {case.target.ranks[0]} has elements {_ranges(first)}"
+        f"of dimension {axis} in a different order: rank {case.target.ranks[0]} has elements {_ranges(first)}"
     )
     return Diagnosis("shard mis-sliced", said, tuple(case.target.ranks), name_dimensions(case.target, (0,)))
 
@@ -159,7 +159,7 @@ def _find(piece: Array, golden: Array, axis: int) -> Optional[int]:
 
 
 def _same_rows(piece: Array, own: Array, axis: int) -> bool:
-    """Whether the slices are those that the rank should have, in another order; false for a scaled tensor."""
+    """Whether the slices are those that the rank should have, in a different order; false for a scaled tensor."""
     order = find_order(piece, own, axis)
     return order is not None and error_of(np.take(piece, order, axis), own) < CLOSE
 

@@ -1,4 +1,4 @@
-"""Reductions over ranks: one that is missing, one over other ranks, one that was made twice or with another factor."""
+"""Reductions over ranks: one that is missing, one over other ranks, one made twice or with a different factor."""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ from msprobe.pytorch.compiled.check.reproducer import write_reproducer
 from msprobe.pytorch.compiled.check.runs import Incoming, copy_inputs
 from msprobe.pytorch.compiled.check.waiting_checks import CallContext, Gradients, WaitingChecks
 from msprobe.pytorch.compiled.source import code_of, module_path, source_line
-from msprobe.pytorch.compiled.switch import backend_of, eval_frame, is_usual, name_backend, name_region, with_backend
+from msprobe.pytorch.compiled.switch import backend_of, is_usual, name_backend, name_region, with_backend
+from msprobe.pytorch.features import eval_frame
 
 SHAPES = 3  # a region with dynamic shapes is checked for this many shapes
 

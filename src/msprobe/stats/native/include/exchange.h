@@ -46,16 +46,11 @@ static inline int borrow(PyObject *exchange, PyObject *tensor, exchanged *out) {
 /* Whether a CPU tensor has memory: 1, 0, or -1 with an error. FSDP frees the storage between uses; then the address of
    a view is only its offset. */
 static int has_memory(PyObject *tensor, const void *address) {
-    static PyObject *offset_name, *storage_name, *size_name;
+    static PyObject *storage_name, *size_name;
     if (!address) return 0;
-    if (!size_name && (!(offset_name = PyUnicode_InternFromString("storage_offset")) ||
-                       !(storage_name = PyUnicode_InternFromString("untyped_storage")) ||
+    if (!size_name && (!(storage_name = PyUnicode_InternFromString("untyped_storage")) ||
                        !(size_name = PyUnicode_InternFromString("nbytes"))))
         return -1;
-    PyObject *offset = PyObject_CallMethodNoArgs(tensor, offset_name);
-    const int starts = offset ? PyObject_Not(offset) : -1;
-    Py_XDECREF(offset);
-    if (starts) return starts;
     PyObject *storage = PyObject_CallMethodNoArgs(tensor, storage_name);
     PyObject *size = storage ? PyObject_CallMethodNoArgs(storage, size_name) : NULL;
     const int there = size ? PyObject_IsTrue(size) : -1;

@@ -39,6 +39,10 @@ PyObject *gauge_memory(PyObject *module, PyObject *const *args, Py_ssize_t nargs
 /* samples.c: a function of the module. */
 PyObject *advance(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
+/* damage.c: functions of the module. */
+PyObject *damage(PyObject *module, PyObject *args);
+PyObject *extent(PyObject *module, PyObject *object);
+
 /* tensor_cache.c: adds its type to the module. */
 int add_tensor_cache(PyObject *module);
 

@@ -24,6 +24,9 @@ typedef struct {
 int render_tensor(PyObject *tensor, PyObject *exchange, PyObject *heads, PyObject *strided, unsigned want,
                   rendered *to);
 
+/* Writes a number that is not negative. Returns the end. */
+char *put_number(char *to, int64_t number);
+
 int read_want(PyObject *flags, unsigned *want);
 
 /* 1 if `value` is the expected object, 0 if it is another, -1 on error. Steals the reference to `value`. */

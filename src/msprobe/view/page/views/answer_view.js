@@ -1,18 +1,24 @@
-// The answer on top: what differs first, the user's line, and both numbers.
+// The answer on top: what differs first, the lines of code of both runs, both numbers, and what was compared.
 
+import { codeOf } from "../code.js";
 import { byId, dot, el } from "../elements.js";
 import { counted, figure, title } from "../names.js";
 import { goTo } from "../navigate.js";
 import { inLanguage } from "../sentences.js";
 import { on, set, state } from "../state.js";
 import { t, verdictWord } from "../words.js";
+import { proofOf } from "./proof_view.js";
+import { runsOf } from "./runs_view.js";
 
 const ORDER = ["type", "dtype", "shape", "value", "Max", "Min", "Mean", "Norm", "md5", "requires_grad"];
 
-export function sideBySide(sides, golden) {
+const HIDDEN = ["value_id", "memory"], DULL = ["type", "requires_grad"]; // never shown; shown in the answer if they differ
+
+export function sideBySide(sides, golden, brief = false) {
   const { target, golden: other } = sides;
   const keys = [...new Set([...ORDER, ...Object.keys(target || {}), ...Object.keys(other || {})])]
-    .filter((key) => [target, other].some((side) => side && side[key] !== undefined && side[key] !== null));
+    .filter((key) => !HIDDEN.includes(key) && [target, other].some((side) => side && side[key] !== undefined && side[key] !== null))
+    .filter((key) => !brief || !DULL.includes(key) || golden && target && other && target[key] !== other[key]);
   const shown = (side, key) => side && side[key] !== undefined && side[key] !== null
     ? title(Array.isArray(side[key]) ? "[" + side[key].join(", ") + "]" : figure(side[key])) : "";
   const head = el("tr", {}, el("td"), el("th", { text: t("target"), scope: "col" }), golden ? el("th", { text: t("golden"), scope: "col" }) : null);
@@ -23,18 +29,9 @@ export function sideBySide(sides, golden) {
   return el("table", { class: "sides" }, el("thead", {}, head), el("tbody", {}, ...lines));
 }
 
-export function excerptOf(excerpt) {
-  const indents = excerpt.lines.filter((line) => line.trim()).map((line) => line.length - line.trimStart().length), indent = Math.min(...indents, 80);
-  const digits = String(excerpt.first + excerpt.lines.length).length, lines = excerpt.lines.map((line, at) => {
-    const number = excerpt.first + at;
-    return el("span", { class: number === excerpt.line ? "here" : "", text: String(number).padStart(digits) + "  " + line.slice(indent) });
-  });
-  return el("div", {}, el("div", { class: "dim mono wrap", text: excerpt.file + ":" + excerpt.line }),
-    el("pre", { class: "excerpt", tabindex: "0" }, ...lines), excerpt.note ? el("div", { class: "dim", text: t(excerpt.note) }) : null);
-}
-
 function sentenceOf(answer) {
   if (!answer.sentence) return t(answer.verdict);
+  if (answer.proof) return inLanguage(answer.sentence);
   const word = answer.kind === "comparison" ? t("origin") : answer.verdict === "same" ? "" : t("found");
   return word + (answer.verdict === "same" ? "" : t("colon")) + inLanguage(answer.sentence);
 }
@@ -58,19 +55,20 @@ export function goToAnswer() {
 function render() {
   const answer = state.answer, box = byId("answer");
   const heading = answer.golden ? `${title(answer.target)}  ${t("against")}  ${title(answer.golden)}` : title(answer.target);
-  const facts = el("dl", {}, ...answer.facts.flatMap(([key, text]) => [el("dt", { text: t(key) }), el("dd", { class: "mono", text: title(key === "source" ? text : inLanguage(text)) })]));
-  const bad = !["same", "clean", "not_compared"].includes(answer.verdict);
-  const good = answer.verdict === "same" || answer.verdict === "clean";
+  const shown = answer.facts.filter(([key]) => !answer.code || key !== "source" && key !== "inside");
+  const facts = el("dl", {}, ...shown.flatMap(([key, text]) => [el("dt", { text: t(key) }), el("dd", { class: "mono", text: title(key === "source" ? text : inLanguage(text)) })]));
+  const bad = !["same", "clean", "not_compared", "proved"].includes(answer.verdict);
+  const good = ["same", "clean", "proved"].includes(answer.verdict);
   const go = el("button", { id: "go", text: t("go") + " ↵", onclick: goToAnswer });
   const fold = el("button", { id: "fold", "aria-expanded": String(!state.folded), text: state.folded ? t("unfold") : t("fold"), onclick: () => { set("folded", { folded: !state.folded }); render(); byId("fold").focus(); } });
   box.className = state.folded ? "folded" : "";
   box.replaceChildren(
-    el("div", { class: "top" }, el("h1", { id: "title", class: "mono wrap", text: heading }), answer.living ? el("span", { class: "pass", id: "living", text: "● " + t("living") }) : null),
+    el("div", { class: "top" }, el("h1", { id: "title", class: "mono wrap", text: heading }), answer.living ? el("span", { class: "pass", id: "living", text: "● " + t("living") }) : null, el("span", { class: "right" }), countsOf(answer), answer.row >= 0 ? go : null, fold),
+    runsOf(answer) || "",
     el("div", { class: "box" + (bad ? " bad" : good ? " good" : "") },
       el("div", { class: "sentence", text: title(sentenceOf(answer)) }),
-      facts, answer.excerpt ? excerptOf(answer.excerpt) : el("div"),
-      answer.sides ? el("div", {}, el("div", { class: "dim mono", text: title(answer.slot) }), sideBySide(answer.sides, answer.golden !== null)) : el("div")),
-    el("div", { class: "top" }, answer.row >= 0 ? go : null, countsOf(answer), el("span", { class: "right" }), fold));
+      ...(answer.proof ? [proofOf(answer.proof)] : []), facts, answer.code ? codeOf(answer.code, render) : el("div"),
+      answer.sides ? el("div", {}, el("div", { class: "dim mono", text: title(answer.slot) }), sideBySide(answer.sides, answer.golden !== null, true)) : el("div")));
   if (answer.notes.length && !state.folded)
     box.append(el("details", { open: answer.notes.length < 3 }, el("summary", { text: `${t("notes")} (${answer.notes.length})` }), ...answer.notes.slice(0, 50).map((note) => el("div", { class: "dim wrap", text: title(note) }))));
 }

@@ -18,9 +18,13 @@ function unmatched(side) {
   return [...names];
 }
 
+export function hasUnmatched() {
+  return state.table !== null && ["target", "golden"].some((side) => unmatched(side).length);
+}
+
 function listOf(side) {
   const names = unmatched(side).filter((name) => name.toLowerCase().includes(filters[side].toLowerCase()));
-  const room = Math.floor((byId("middle").clientWidth / 2 - 50) / LETTER), lines = names.slice(0, MOST).map((name) => el("li", {}, el("button", { class: "mono", title: title(name), data: { name: title(name) }, "aria-pressed": String(chosen[side] === name), text: shortenName(name, room), onclick: () => { chosen[side] = chosen[side] === name ? "" : name; render(); } })));
+  const room = Math.floor((byId("middle").clientWidth / 2 - 50) / LETTER), lines = names.slice(0, MOST).map((name) => el("li", {}, el("button", { class: "mono", "data-tip": title(name), data: { name: title(name) }, "aria-pressed": String(chosen[side] === name), text: shortenName(name, room), onclick: () => { chosen[side] = chosen[side] === name ? "" : name; render(); } })));
   const search = el("input", { type: "search", id: "filter_" + side, "aria-label": `${t("filter")}: ${t("match_" + side)}`, placeholder: t("filter"), value: filters[side], oninput: (event) => { filters[side] = event.target.value; render(); byId("filter_" + side).focus(); } });
   return el("div", {}, el("h2", { text: `${t("match_" + side)} (${names.length})` }), search, el("ul", { id: "unmatched_" + side }, ...lines));
 }

@@ -3,12 +3,14 @@
 import { applyRange, refilter } from "../filter.js";
 import { colour, drawing, el, pixel } from "../elements.js";
 import { placeOf } from "../navigate.js";
+import { tipOfRow } from "../row_words.js";
 import { slices } from "../slices.js";
 import { on, set, state } from "../state.js";
 import { HIGHEST, LEVELS, LOOKS, LOWEST } from "../table_data.js";
+import { tipOf } from "../tooltip.js";
 import { t } from "../words.js";
 
-const MARGIN = 8;
+const MARGIN = 14, GUTTER = 52, BELOW = 16;
 const plot = el("canvas", { id: "plot", role: "img" });
 const lanes = el("canvas", { id: "lanes", role: "img", hidden: true });
 export const strip = { plot: el("div", { class: "strip" }, plot), lanes: el("div", { class: "strip" }, lanes) };
@@ -29,10 +31,10 @@ function workOut(columns) {
 // A point is two pixels wide and three high; where points overlap, the worst is on top.
 function paintPoints(pen, width, height) {
   const { width: across, height: down } = pen.canvas, scale = across / width, { worst } = points;
-  const top = new Uint8Array(across * down), room = height - 2 * MARGIN;
+  const top = new Uint8Array(across * down), left = Math.floor(GUTTER * scale);
   for (let at = 0; at < worst.length; at++) {
     if (!worst[at]) continue;
-    const x = Math.floor(Math.floor(at / (LEVELS + 1)) * scale), y = Math.floor((MARGIN + room * (1 - at % (LEVELS + 1) / LEVELS)) * scale);
+    const x = left + Math.floor(Math.floor(at / (LEVELS + 1)) * scale), y = Math.floor(heightOf(at % (LEVELS + 1) / LEVELS, height) * scale);
     for (let line = y; line < y + 3 * scale && line < down; line++)
       for (let place = line * across + x, end = line * across + Math.min(x + 2 * scale, across); place < end; place++) if (top[place] < worst[at]) top[place] = worst[at];
   }
@@ -61,24 +63,42 @@ function draw() {
   waiting = false;
   const table = state.table;
   if (!table || !plot.isConnected || !plot.clientWidth) return;
-  const columns = Math.floor(plot.clientWidth);
+  const columns = Math.floor(plot.clientWidth - GUTTER);
   if (points.shown !== state.shown || points.columns !== columns) { workOut(columns); return; }
   plot.setAttribute("aria-label", t(table.measured ? "plot" : "plot_norm"));
-  plot.title = plot.getAttribute("aria-label");
   const { pen, width, height } = drawing(plot);
   paintPoints(pen, width, height);
   const at = placeOf(state.row);
   pen.fillStyle = colour("accent");
-  if (at >= 0) pen.fillRect(at * width / state.shown.length, 0, 2, height);
-  if (from >= 0) { pen.globalAlpha = 0.25; pen.fillRect(Math.min(from, to), 0, Math.abs(to - from), height); pen.globalAlpha = 1; }
-  const inksOfText = [colour("bg"), colour("fg")], dim = colour("dim"), powers = table.measured ? [-6, -3, 0] : [-3, 0, 3];
-  for (const power of powers) {
-    const part = table.measured ? (power - LOWEST) / (HIGHEST - LOWEST) : (power + 6) / 12, y = MARGIN + (height - 2 * MARGIN) * (1 - part);
+  if (at >= 0) pen.fillRect(GUTTER + at * (width - GUTTER) / state.shown.length, 0, 2, height - BELOW);
+  if (from >= 0) { pen.globalAlpha = 0.25; pen.fillRect(GUTTER + Math.min(from, to), 0, Math.abs(to - from), height - BELOW); pen.globalAlpha = 1; }
+  axes(pen, width, height);
+}
+
+// The height of a part of the scale, from 0 at the bottom to 1.
+function heightOf(part, height) {
+  return MARGIN + (height - MARGIN - BELOW - 4) * (1 - part);
+}
+
+function axes(pen, width, height) {
+  const { measured, count } = state.table, ink = colour("dim"), middle = (height - BELOW) / 2;
+  pen.fillStyle = ink;
+  for (const power of measured ? [-9, -6, -3, 0] : [-6, -3, 0, 3]) {
+    const y = heightOf(measured ? (power - LOWEST) / (HIGHEST - LOWEST) : (power + 6) / 12, height);
     pen.globalAlpha = 0.35;
-    pen.fillStyle = dim;
-    pen.fillRect(0, y, width, 1);
-    write(pen, "1e" + power, 3, y - 2, inksOfText);
+    pen.fillRect(GUTTER, y, width - GUTTER, 1);
+    pen.globalAlpha = 1;
+    const text = measured && power === LOWEST ? "0" : "1e" + power;
+    pen.fillText(text, GUTTER - 5 - pen.measureText(text).width, y + 4);
   }
+  const text = t("axis_order") + (state.shown.length < count ? ` (${state.shown.length})` : "") + " →";
+  pen.fillText(text, GUTTER + 2, height - 3);
+  pen.save();
+  pen.translate(11, middle);
+  pen.rotate(-Math.PI / 2);
+  pen.textAlign = "center";
+  pen.fillText(t(measured ? "difference" : "norm"), 0, 0);
+  pen.restore();
 }
 
 function later() {
@@ -114,25 +134,43 @@ function drawLanes() {
 
 function place(event) {
   const box = plot.getBoundingClientRect();
-  return Math.max(0, Math.min(box.width, event.clientX - box.left));
+  return Math.max(0, Math.min(box.width - GUTTER, event.clientX - box.left - GUTTER));
 }
 
 function brush(event) {
   from = to = place(event);
   plot.setPointerCapture(event.pointerId);
   plot.onpointermove = (move) => { to = place(move); later(); };
-  plot.onpointerup = () => {
+  plot.onpointerup = (up) => {
     plot.onpointermove = plot.onpointerup = null;
-    const count = state.shown.length, width = plot.clientWidth, first = Math.floor(Math.min(from, to) / width * count), last = Math.ceil(Math.max(from, to) / width * count);
+    const count = state.shown.length, width = plot.clientWidth - GUTTER, first = Math.floor(Math.min(from, to) / width * count), last = Math.ceil(Math.max(from, to) / width * count);
     const wide = Math.abs(to - from) > 4, offset = state.range ? state.range[0] : 0;
     from = -1;
     if (wide && last - first > 0) { set("filters", { range: [offset + first, offset + last] }); applyRange(); }
-    else if (count) set("row", { row: state.shown[Math.min(count - 1, first)] });
+    else if (count) { const row = under(up); set("row", { row: row >= 0 ? row : state.shown[Math.min(count - 1, first)] }); }
     later();
   };
 }
 
+// The row under the pointer: of those in its column of pixels, the one that is nearest in height.
+function under(event) {
+  const { shown, table } = state, box = plot.getBoundingClientRect(), width = box.width - GUTTER, left = event.clientX - box.left - GUTTER;
+  if (!table || !shown.length || left < 0 || left >= width) return -1;
+  const first = Math.floor(left / width * shown.length), last = Math.max(first + 1, Math.ceil((left + 3) / width * shown.length));
+  let best = -1, away = Infinity;
+  for (let at = Math.max(0, first - Math.ceil(2 / width * shown.length)); at < Math.min(last, shown.length, first + 5000); at++) {
+    const distance = Math.abs(heightOf(table.levels[shown[at]] / LEVELS, box.height) - (event.clientY - box.top));
+    if (distance < away) { away = distance; best = shown[at]; }
+  }
+  return best;
+}
+
 export function showOrder() {
+  tipOf(plot, (event) => { const row = under(event); return row < 0 ? "" : tipOfRow(row); });
+  tipOf(lanes, (event) => {
+    const box = lanes.getBoundingClientRect(), unit = state.table.units[Math.floor((event.clientY - box.top) / box.height * state.table.units.length)];
+    return unit ? `${unit.label}\n${t("lanes")}` : "";
+  });
   plot.onpointerdown = brush;
   lanes.onclick = (event) => {
     const box = lanes.getBoundingClientRect(), unit = Math.floor((event.clientY - box.top) / box.height * state.table.units.length);

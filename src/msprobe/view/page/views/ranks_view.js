@@ -58,7 +58,7 @@ function guilty(columns) {
   const { table, answer } = state;
   if (answer.ranks?.length && answer.ranks.length < columns.length) return new Set(answer.ranks);
   const fact = answer.row >= 0 && answer.golden !== null ? table.units[table.unit(answer.row)] : null;
-  if (fact && columns.some((column) => column.unit === table.unit(answer.row)) && table.looks[answer.row] === INTRODUCED) return new Set([fact.rank ?? 0]);
+  if (fact && columns.some((column) => column.unit === table.unit(answer.row)) && table.looks[answer.row] >= INTRODUCED) return new Set([fact.rank ?? 0]);
   return new Set();
 }
 

@@ -1,8 +1,9 @@
 // One row with its call: both sides, arguments, match, where the value came from and went, and the stack.
 
-import { excerptOf, sideBySide } from "./answer_view.js";
+import { sideBySide } from "./answer_view.js";
+import { codeOf } from "../code.js";
 import { byId, dot, el } from "../elements.js";
-import { figure, shorten, shortenName, title } from "../names.js";
+import { figure, shorten, shortenName, shortPath, title } from "../names.js";
 import { goTo } from "../navigate.js";
 import { inLanguage } from "../sentences.js";
 import { source } from "../source.js";
@@ -34,13 +35,13 @@ function lookOf(one) {
 }
 
 function link(one) {
-  return el("button", { class: "mono", title: title(one.name), data: { row: one.row }, onclick: () => goTo(one.row) }, dot(lookOf(one)), shortenName(one.name, Math.floor((byId("right").clientWidth - 66) / LETTER)));
+  return el("button", { class: "mono", "data-tip": title(one.name), data: { row: one.row }, onclick: () => goTo(one.row) }, dot(lookOf(one)), shortenName(one.name, Math.floor((byId("right").clientWidth - 66) / LETTER)));
 }
 
 function argumentsOf(details, two) {
   const lines = details.rows.map((one) => {
     const ours = short(one.target), theirs = short(one.golden), mark = two && ours !== theirs ? "mono changed" : "mono";
-    const name = el("button", { class: "mono", title: title(one.slot), onclick: () => set("row", { row: one.row }), "aria-pressed": String(one.row === state.row) }, dot(lookOf(one)), shorten(one.slot, 34));
+    const name = el("button", { class: "mono", "data-tip": title(one.slot), onclick: () => set("row", { row: one.row }), "aria-pressed": String(one.row === state.row) }, dot(lookOf(one)), shorten(one.slot, 34));
     return el("tr", {}, el("td", {}, name), el("td", { class: mark, text: ours }), two ? el("td", { class: mark, text: theirs }) : null);
   });
   const head = el("tr", {}, el("td"), el("th", { scope: "col", text: t("target") }), two ? el("th", { scope: "col", text: t("golden") }) : null);
@@ -48,7 +49,7 @@ function argumentsOf(details, two) {
 }
 
 function frame(one) {
-  return el("div", { class: "frame mono wrap" + (one.user ? " user" : "") }, one.file ? `${one.file}:${one.line} ${one.function}` : one.text, one.file && one.text ? el("div", { text: "  " + one.text }) : null);
+  return el("div", { class: "frame mono wrap" + (one.user ? " user" : "") }, one.file ? `${shortPath(one.file, state.answer.directory)}:${one.line} ${one.function}` : one.text, one.file && one.text ? el("div", { text: "  " + one.text }) : null);
 }
 
 // The user's frames first; those of libraries folded.
@@ -64,7 +65,7 @@ function shardsOf(row) {
   if (!row.shards?.length) return [];
   const named = (one) => `${t("rank")} ${one.rank}` + (row.shards.some((other) => other.microbatch) ? ` · ${one.microbatch}` : "") + (one.odd ? " ◆" : "");
   const cell = (one, text) => el("td", { class: one.odd ? "mono changed" : "mono", text });
-  const head = el("tr", {}, el("td"), ...row.shards.map((one) => el("th", { scope: "col", class: one.odd ? "introduced" : "", title: title(one.name), text: named(one) })));
+  const head = el("tr", {}, el("td"), ...row.shards.map((one) => el("th", { scope: "col", class: one.odd ? "introduced" : "", "data-tip": title(one.name), text: named(one) })));
   const lines = ["shape", "Max", "Min", "Mean", "Norm"].filter((key) => row.shards.some((one) => one.item?.[key] !== undefined)).map((key) =>
     el("tr", {}, el("th", { scope: "row", text: key.toLowerCase() }), ...row.shards.map((one) => cell(one, shardText(one.item, key)))));
   return [el("h2", { text: t("ranks") }), el("p", { class: "dim", text: title(row.merged) }), el("div", { class: "wide" }, el("table", { id: "shards" }, el("thead", {}, head), el("tbody", {}, ...lines)))];
@@ -130,7 +131,7 @@ async function render() {
     el("h2", { text: t("statistics") }), sideBySide(one, two), ...shardsOf(one), el("h2", { text: t("arguments") }), argumentsOf(details, two),
     ...(two ? [el("h2", { text: t("matching") }), matchOf(details)] : []), ...flow,
     ...(one.distance !== null || one.metrics ? [el("h2", { text: t("measured") }), measuredOf(one)] : []),
-    details.excerpt ? el("h2", { text: t("source") }) : null, details.excerpt ? excerptOf(details.excerpt) : null, ...stackOf(details)].filter(Boolean));
+    details.code ? el("h2", { text: t("source") }) : null, details.code ? codeOf(details.code, render) : null, ...stackOf(details)].filter(Boolean));
 }
 
 export function showRow() {

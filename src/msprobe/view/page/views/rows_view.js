@@ -2,8 +2,9 @@
 
 import { applyRange, refilter } from "../filter.js";
 import { byId, dot, el } from "../elements.js";
-import { figure, shorten, shortenName, title } from "../names.js";
+import { figure, shorten, shortenName } from "../names.js";
 import { NO_FILTER, placeOf } from "../navigate.js";
+import { figures, tipOfRow } from "../row_words.js";
 import { inLanguage } from "../sentences.js";
 import { on, set, state } from "../state.js";
 import { t, verdictWord } from "../words.js";
@@ -71,11 +72,6 @@ function lineOf(place) {
   return line;
 }
 
-function figures(row, side) {
-  const { table } = state, plain = table.plain[row];
-  return plain ? plain[side === "target" ? 0 : 1] : figure(table.rows[side][row], 5);
-}
-
 function fill(line, row, at) {
   const { table } = state, { cells, box } = line, look = table.look(row), name = table.name(row);
   box.style.transform = `translateY(${at * HEIGHT}px)`;
@@ -86,13 +82,12 @@ function fill(line, row, at) {
   line.word.data = (state.picks.has(row) ? "✓ " : "") + verdictWord(look, state.answer.kind);
   if (cells.unit) cells.unit.textContent = table.units[table.unit(row)].label;
   cells.name.textContent = shortenName(name, Math.floor((widths.name - 16) / LETTER));
-  cells.name.title = title(name);
   if (cells.difference) cells.difference.textContent = figure(table.rows.distance[row], 4);
   cells.target.textContent = shorten(figures(row, "target"), 14);
   if (cells.golden) cells.golden.textContent = shorten(figures(row, "golden"), 14);
   const reason = inLanguage(table.reason(row));
   cells.reason.textContent = shorten(reason, 200);
-  cells.reason.title = title(reason);
+  box.dataset.tip = tipOfRow(row);
 }
 
 function draw() {
@@ -127,6 +122,8 @@ function shown() {
   const zoom = state.range ? ` (${t("zoomed")})` : "";
   byId("count").textContent = `${state.shown.length} ${t("of")} ${state.table.count} ${t("rows")}${zoom}`;
   byId("whole").hidden = !state.range && !state.module && !state.query && state.unit < 0 && !state.introduced;
+  byId("none").hidden = state.shown.length > 0;
+  byId("none").textContent = state.query ? `${t("none_found")} ${shorten(state.query, 60)}` : t("none_left");
   byId("list").setAttribute("aria-rowcount", state.shown.length + 1);
   if (wanted >= 0 || placeOf(state.row) >= 0) reveal(); else byId("scroll").scrollTop = 0;
   draw();
@@ -165,7 +162,8 @@ export function showRows(holder, strip) {
   const paint = () => {
     pool = [];
     const list = el("div", { id: "list", role: "table", "aria-label": t("tab.rows") }, header(), el("div", { id: "rows", role: "rowgroup" }));
-    holder.replaceChildren(bar(), strip.plot, strip.lanes, el("div", { id: "scroll", tabindex: "0", onscroll: later }, list));
+    const none = el("p", { id: "none", class: "dim", hidden: true, role: "status" });
+    holder.replaceChildren(bar(), strip.plot, strip.lanes, el("div", { id: "scroll", tabindex: "0", onscroll: later }, list, none));
     if (!state.table) return;
     fit();
     shown();

@@ -1,9 +1,11 @@
 // A saved tensor: heatmap over any two axes, histograms, the worst elements, and where NaN are. Read slice by slice.
 
 import { byId, colour, drawing, el } from "../elements.js";
+import { colourBar } from "../heat.js";
 import { figure, title } from "../names.js";
 import { source } from "../source.js";
 import { on, state } from "../state.js";
+import { hideTip, tipOf } from "../tooltip.js";
 import { t } from "../words.js";
 import { detailsOf } from "./row_view.js";
 
@@ -12,7 +14,7 @@ let turn = 0, current = null;
 
 function start(row, described) {
   const rank = described.shape.length;
-  return { row, described, mode: described.modes.includes("difference") ? "difference" : described.modes[0], axes: rank > 1 ? [rank - 2, rank - 1] : [0, 0], index: described.shape.map(() => 0), window: null, picture: null, swept: null };
+  return { row, described, mode: described.modes.includes("difference") ? "difference" : described.modes[0], axes: rank > 1 ? [rank - 2, rank - 1] : [0, 0], index: described.shape.map(() => 0), window: null, picture: null, pictures: {}, swept: null };
 }
 
 // Blue below zero, red above, on a scale of the fourth root: small differences are visible next to large ones. An
@@ -25,8 +27,7 @@ function ink(value, largest, mode) {
 }
 
 function paint(canvas, picture, mode) {
-  const values = new Float32Array(Uint8Array.from(atob(picture.values), (one) => one.charCodeAt(0)).buffer);
-  picture.numbers = values;
+  const values = picture.numbers = numbersOf(picture);
   let largest = 0;
   for (const value of values) if (Number.isFinite(value)) largest = Math.max(largest, Math.abs(value));
   canvas.width = picture.width;
@@ -58,6 +59,42 @@ function indexAt(event, canvas) {
   return { at, y, x };
 }
 
+function plain(value) {
+  return Number.isNaN(value) ? "nan" : figure(value);
+}
+
+// Both sides and the difference at a place. The other pictures of the slice are read once, when the pointer comes.
+function tipAt({ at, y, x }) {
+  const { pictures, described } = current, lines = [`[${at.join(", ")}]`], values = {};
+  for (const mode of described.modes) {
+    if (mode === "not_finite") continue;
+    if (!pictures[mode]) { readPicture(mode); return lines[0]; }
+    const [top, bottom, left, right] = pictures[mode].window, { width, height, numbers } = pictures[mode];
+    if (!numbers) return lines[0];
+    values[mode] = numbers[Math.min(height - 1, Math.floor((y - top) / (bottom - top) * height)) * width + Math.min(width - 1, Math.floor((x - left) / (right - left) * width))];
+  }
+  return [...lines, ...Object.entries(values).map(([mode, value]) => `${t(mode)} ${plain(value)}`)].join("\n");
+}
+
+async function readPicture(mode) {
+  const mine = current, { row, axes, index, window: zoom } = mine, kept = mine.pictures;
+  kept[mode] = { window: [0, 1, 0, 1], width: 1, height: 1, numbers: null };
+  const picture = await source.slice({ row, mode, axes: axes.join(","), index: index.join(","), ...(zoom ? { window: zoom.join(",") } : {}) });
+  picture.numbers = numbersOf(picture);
+  if (kept === mine.pictures) kept[mode] = picture;
+}
+
+function numbersOf(picture) {
+  return new Float32Array(Uint8Array.from(atob(picture.values), (one) => one.charCodeAt(0)).buffer);
+}
+
+function coloursOf(mode, largest) {
+  const css = (value) => `rgb(${ink(value, 1, mode).slice(0, 3).join(",")})`;
+  if (mode === "not_finite") return colourBar("colours", ["transparent", "transparent"], t("finite"), "", [1, 2, 3].map((value) => [css(value), t(SPECIAL[value])]));
+  const stops = [-1, -0.1, -0.001, 0, 0.001, 0.1, 1].map(css);
+  return colourBar("colours", stops, figure(-largest, 3), `${figure(largest, 3)} (${t("root_scale")})`, [["rgb(255,0,255)", "NaN"]]);
+}
+
 function heatmap(canvas, caption) {
   const { picture, mode } = current, largest = paint(canvas, picture, mode);
   caption.textContent = mode === "not_finite" ? t("not_finite") : limits(picture, largest);
@@ -65,8 +102,10 @@ function heatmap(canvas, caption) {
     const { at } = indexAt(event, canvas), box = canvas.getBoundingClientRect();
     const cell = Math.min(picture.height - 1, Math.max(0, Math.floor((event.clientY - box.top) / box.height * picture.height))) * picture.width + Math.min(picture.width - 1, Math.max(0, Math.floor((event.clientX - box.left) / box.width * picture.width)));
     const value = picture.numbers[cell];
-    byId("under").textContent = `[${at.join(", ")}] ${mode === "not_finite" ? SPECIAL[value] : Number.isNaN(value) ? "nan" : figure(value)}`;
+    byId("under").textContent = `[${at.join(", ")}] ${mode === "not_finite" ? SPECIAL[value] : plain(value)}`;
   };
+  tipOf(canvas, (event) => tipAt(indexAt(event, canvas)));
+  byId("colours")?.replaceWith(coloursOf(mode, largest));
   canvas.onpointerdown = (event) => {
     const from = indexAt(event, canvas);
     canvas.setPointerCapture(event.pointerId);
@@ -119,8 +158,11 @@ function goToIndex(index) {
 
 async function load() {
   const mine = turn, { row, mode, axes, index, window: zoom } = current;
+  hideTip();
   current.picture = await source.slice({ row, mode, axes: axes.join(","), index: index.join(","), ...(zoom ? { window: zoom.join(",") } : {}) });
-  if (mine === turn) render();
+  if (mine !== turn) return;
+  current.pictures = { [mode]: current.picture };
+  render();
 }
 
 async function sweep() {
@@ -158,7 +200,7 @@ function render() {
   const sides = Object.entries(described.sides).filter(([, one]) => one).map(([name, one]) => `${t(name)} ${one.dtype} [${one.shape.join(", ")}]`).join(" · ");
   const sweepBox = el("div", { id: "sweep" });
   box.replaceChildren(el("h2", { class: "mono wrap", text: title(state.table.name(current.row)) }), el("div", { class: "dim mono", id: "shapes", text: sides }), choices(),
-    el("div", { class: "pictures" }, el("figure", {}, caption, canvas, el("div", { class: "mono", id: "under", text: " " })), sweepBox));
+    el("div", { class: "pictures" }, el("figure", {}, caption, canvas, el("div", { id: "colours" }), el("div", { class: "mono", id: "under", text: " " })), sweepBox));
   heatmap(canvas, caption);
   statistics(sweepBox);
   box.dataset.row = current.row;

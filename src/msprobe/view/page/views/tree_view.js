@@ -1,14 +1,14 @@
-// Two module trees that open together, and the map of the complete model: forward and backward, coloured by state.
+// Two module trees that open together: the first mark of a module is its forward, the second its backward.
 
 import { refilter } from "../filter.js";
-import { byId, colour, dot, drawing, el } from "../elements.js";
+import { byId, dot, el } from "../elements.js";
 import { shorten, title } from "../names.js";
 import { on, set, state } from "../state.js";
-import { LOOKS } from "../table_data.js";
-import { t } from "../words.js";
+import { INTRODUCED, LOOKS } from "../table_data.js";
+import { t, verdictWord } from "../words.js";
 
 const MOST_CHILDREN = 2000, TWIST = 12, INDENT = 4, LETTER = 7.25;
-let natural = null, nodes = new Map(), order = [], opened = new Set([""]), marked = "";
+let natural = null, nodes = new Map(), opened = new Set([""]), marked = "";
 
 function parentOf(path) {
   const cut = path.lastIndexOf(".");
@@ -35,15 +35,14 @@ function build() {
     const side = call.direction[c];
     if (leaf.own[side] <= callLooks[c]) leaf.own[side] = callLooks[c] + 1;
   }
-  order = [...found.values()];
-  order.forEach(tellParents);
+  [...found.values()].forEach(tellParents);
 }
 
 function tellParents(leaf) {
   for (let node = leaf; node; node = node.path ? nodes.get(parentOf(node.path)) : null) {
     node.inTarget ||= leaf.inTarget;
     node.inGolden ||= leaf.inGolden;
-    for (const side of [0, 1]) node.worst[side] = Math.max(node.worst[side], leaf.own[side]);
+    for (const side of [0, 1]) node.worst[side] = Math.max(node.worst[side], node === leaf ? leaf.own[side] : Math.min(leaf.own[side], INTRODUCED + 1));
   }
 }
 
@@ -75,6 +74,11 @@ function marks(node) {
   return [forward ? one(forward) : null, backward > 1 && backward !== forward || backward && !forward ? one(backward) : null];
 }
 
+function tip(node, kind) {
+  const words = [["forward", node.worst[0]], ["backward", node.worst[1]]].filter(([, value]) => value).map(([key, value]) => `${t(key)}: ${verdictWord(LOOKS[value - 1], state.answer.kind)}`);
+  return title([`${node.path || t("model")} ${kind}`, ...words].join("\n"));
+}
+
 function label(node) {
   return node.path ? node.path.slice(node.path.lastIndexOf(".") + 1) : t("model");
 }
@@ -94,7 +98,7 @@ function render() {
     const other = node.golden ? node.golden.slice(node.golden.lastIndexOf(".") + 1) : label(node);
     const line = el("div", {
       class: "node" + (state.module === node.path && node.path ? " picked" : ""), role: "treeitem", tabindex: (focused ?? state.module) === node.path ? "0" : "-1",
-      "aria-level": depth + 1, "aria-expanded": leaf ? null : String(open), "aria-selected": String(state.module === node.path), title: title(`${node.path || t("model")} ${kind}`), data: { path: node.path },
+      "aria-level": depth + 1, "aria-expanded": leaf ? null : String(open), "aria-selected": String(state.module === node.path), "data-tip": tip(node, kind), data: { path: node.path },
     }, cell(label(node), node.inTarget, true), two ? cell(node.path ? other : t("model"), node.inGolden, false) : null);
     line.onclick = (event) => event.target.className === "twist" ? toggle(node.path) : choose(node.path);
     line.ondblclick = () => toggle(node.path);
@@ -122,6 +126,13 @@ function choose(path) {
   refilter();
 }
 
+// A module that was chosen elsewhere.
+export function chooseModule(path) {
+  openTo(path);
+  render();
+  choose(path);
+}
+
 // Another module was chosen: only the mark moves. Typing in the search changes nothing here.
 function mark() {
   if (state.module === marked) return;
@@ -131,7 +142,6 @@ function mark() {
     line.classList.toggle("picked", chosen);
     line.setAttribute("aria-selected", String(chosen));
   }
-  requestAnimationFrame(drawMap);
 }
 
 function keys(event) {
@@ -148,37 +158,13 @@ function keys(event) {
   event.stopPropagation();
 }
 
-function drawMap() {
-  const canvas = byId("map"), { pen, width, height } = drawing(canvas);
-  const inks = LOOKS.map(colour), size = width / Math.max(order.length, 1);
-  order.forEach((leaf, at) => {
-    for (const [side, top] of [[0, 0], [1, height / 2 + 1]]) {
-      const look = leaf.own[side];
-      if (!look) continue;
-      pen.fillStyle = inks[look - 1];
-      pen.globalAlpha = look === 1 ? 0.35 : 1;
-      pen.fillRect(at * size, top, Math.max(size - (size > 4 ? 1 : 0), 1), height / 2 - 1);
-    }
-    if (state.module && (leaf.path === state.module || leaf.path.startsWith(state.module + "."))) {
-      pen.globalAlpha = 1;
-      pen.fillStyle = colour("accent");
-      pen.fillRect(at * size, height / 2 - 1.5, Math.max(size, 1), 3);
-    }
-  });
-}
-
 function refresh() {
   build();
   render();
-  drawMap();
 }
 
 export function showTree() {
   const paint = () => byId("left").replaceChildren(
-    el("canvas", { id: "map", role: "img", "aria-label": t("map"), title: t("map"), onclick: (event) => {
-      const box = event.target.getBoundingClientRect(), leaf = order[Math.floor((event.clientX - box.left) / box.width * order.length)];
-      if (leaf) { openTo(leaf.path); render(); choose(leaf.path); }
-    } }),
     el("div", { id: "treehead" }), el("div", { id: "tree", role: "tree", "aria-label": t("modules"), onkeydown: keys }));
   paint();
   on("language", () => { paint(); refresh(); });
@@ -189,5 +175,5 @@ export function showTree() {
   });
   on("filters", mark);
   on("unit", refresh);
-  on("size", () => { render(); drawMap(); });
+  on("size", render);
 }

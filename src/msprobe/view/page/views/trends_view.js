@@ -1,14 +1,15 @@
 // Steps by ranks by targets: a heatmap, and the curve of what is clicked. For comparisons, dumps and watched runs.
 
 import { byId, el } from "../elements.js";
-import { cellAt, drawCurves, drawHeat, inkOf } from "../heat.js";
-import { title } from "../names.js";
+import { cellAt, drawCurves, drawHeat, heatBar, inkOf } from "../heat.js";
+import { figure, title } from "../names.js";
 import { source } from "../source.js";
 import { on, state } from "../state.js";
+import { hideTip, tipOf } from "../tooltip.js";
 import { t } from "../words.js";
 
-const MOST = 400;
-let picked = -1, watched = null, statistic = "", rank = 0, shown = null, turn = 0;
+const MOST = 400, ALL = "*";
+let picked = -1, watched = null, statistic = "", rank = 0, shown = null, turn = 0, wanted = null, begun = false, drawn = 0;
 
 // The largest difference (of a single dump: the norm of the last output) of each module in each unit.
 function ofTable() {
@@ -37,48 +38,87 @@ function curvesOfTable(y) {
 async function curvesOfWatched(y) {
   const name = shown.names[y], target = watched.targets.find((one) => one.label === name);
   if (source.live && target) return source.curve(target.kind, target.name, statistic);
-  return [{ rank, side: "target", steps: shown.columns, values: shown.columns.map((_, x) => shown.value(y, x)) }];
+  return [{ rank: watched.ranks[rank] ?? 0, side: "target", steps: shown.columns, values: shown.columns.map((_, x) => shown.value(y, x)) }];
+}
+
+function nameOf(line) {
+  return `${t("rank")} ${line.rank}${line.side === "golden" ? " " + t("golden") : ""}`;
 }
 
 async function showCurve(y) {
   const mine = ++turn;
   picked = y;
-  const lines = watched ? await curvesOfWatched(y) : curvesOfTable(y);
-  if (mine !== turn || !byId("curve")) return;
+  const lines = watched ? await curvesOfWatched(y) : curvesOfTable(y), canvas = byId("curve");
+  if (mine !== turn || !canvas) return;
+  const label = watched ? statistic : t(state.table.measured ? "relative" : "norm"), marks = watched ? watched.alarms.filter((one) => one.target === shown.names[y]).map((one) => one.step) : [];
   byId("curve_name").textContent = `${t("curve")}: ${title(shown.names[y])}`;
   lines.forEach((line, at) => { line.ink = inkOf(at); });
-  drawCurves(byId("curve"), lines);
-  byId("curve_legend").replaceChildren(...lines.map((line) => {
+  const stepAt = drawCurves(canvas, lines, marks, label);
+  tipOf(canvas, (event) => {
+    const step = stepAt(event), found = lines.map((line) => [line, line.values[line.steps.indexOf(step)]]).filter(([, one]) => one !== undefined);
+    return found.length ? [`${t("step")} ${step}`, ...found.map(([line, one]) => `${nameOf(line)}: ${figure(one)}`)].join("\n") : "";
+  });
+  const keys = lines.map((line) => [line.ink, nameOf(line)]);
+  byId("curve_legend").replaceChildren(...[...keys, ...(marks.length ? [["var(--introduced)", t("alarm")]] : [])].map(([ink, text]) => {
     const key = el("i", { class: "key" });
-    key.style.background = line.ink;
-    return el("span", {}, key, `${t("rank")} ${line.rank}${line.side === "golden" ? " " + t("golden") : ""}`);
+    key.style.background = ink;
+    return el("span", {}, key, text);
   }));
   drawHeat(byId("heat"), { ...shown, picked });
 }
 
+// The targets of an alarm have statistics of their own (the loss has only its value): choose one that its target has.
+function showAlarm(alarm) {
+  const target = targetOf(alarm);
+  if (!target) return false;
+  if (!target.statistics.includes(statistic)) statistic = target.statistics[0];
+  rank = Math.max(0, watched.ranks.findIndex((one) => (one ?? 0) === alarm.rank));
+  wanted = target.label;
+  render();
+  return true;
+}
+
+// An alarm about all gradients has no target of its own: the first gradient shows it.
+function targetOf(alarm) {
+  const { targets } = watched, [kind] = alarm.target.split("/");
+  return targets.find((one) => one.label === alarm.target) || (alarm.target.endsWith("/" + ALL) ? targets.find((one) => one.kind === kind) : undefined);
+}
+
 function alarmsOf() {
   if (!watched?.alarms.length) return [];
-  const lines = watched.alarms.slice(0, 100).map((one) => el("tr", {}, el("td", { text: one.step }), el("td", { text: one.rank }), el("td", {}, el("button", { class: "mono", text: title(one.target), onclick: () => { const y = shown.names.indexOf(one.target); if (y >= 0) showCurve(y); } })), el("td", { text: title(one.sentence) })));
+  const lines = watched.alarms.slice(0, 100).map((one) => el("tr", {}, el("td", { text: one.step }), el("td", { text: one.rank }), el("td", {}, targetOf(one) ? el("button", { class: "mono", text: title(one.target), onclick: () => showAlarm(one) }) : el("span", { class: "mono", text: title(one.target) })), el("td", { text: title(one.sentence) })));
   return [el("h2", { text: `${t("alarms")} (${watched.alarms.length})` }), el("table", { id: "alarms" }, el("thead", {}, el("tr", {}, ...["step", "rank", "target", "reason"].map((key) => el("th", { scope: "col", text: t(key) })))), el("tbody", {}, ...lines))];
 }
 
-async function render() {
-  if (state.tab !== "trends" || !state.answer) return;
-  const box = byId("trends"), controls = [];
-  if (state.answer.watched) {
-    watched = await source.trends();
-    statistic = watched.statistics.includes(statistic) ? statistic : watched.statistics[0] || "";
-    const matrix = await source.matrix(statistic, rank);
-    shown = { names: matrix.labels, columns: matrix.steps, value: (y, x) => matrix.values[y][x] };
-    controls.push(el("label", {}, t("statistic") + " ", el("select", { id: "statistic", onchange: (event) => { statistic = event.target.value; picked = -1; render(); } }, ...watched.statistics.map((name) => el("option", { text: name, selected: name === statistic })))));
-    if (watched.ranks.length > 1) controls.push(el("label", {}, t("rank") + " ", el("select", { id: "rank", onchange: (event) => { rank = +event.target.value; render(); } }, ...watched.ranks.map((number, at) => el("option", { value: at, text: number ?? 0, selected: at === rank })))));
-  } else {
-    if (!state.table || state.table.units.length < 2) { box.replaceChildren(el("p", { text: t("no_trends") })); return; }
-    shown = ofTable();
-    const row = state.answer.row;
-    if (picked < 0 && row >= 0) picked = shown.names.indexOf(state.table.module(state.table.rows.call[row]));
-  }
-  const caption = state.answer.watched ? t("heat_watched") : state.table.measured ? t("heat_of") : t("heat_norm");
+// What is shown before anything was clicked: the first alarm, else the loss.
+function chooseFirst() {
+  if (begun) return;
+  begun = true;
+  const first = watched.alarms.find(targetOf), target = first ? targetOf(first) : watched.targets.find((one) => one.label === "loss") || watched.targets[0];
+  if (!target) return;
+  statistic = target.statistics[0];
+  if (first) rank = Math.max(0, watched.ranks.findIndex((one) => (one ?? 0) === first.rank));
+  wanted = target.label;
+}
+
+async function ofWatched() {
+  watched = await source.trends();
+  chooseFirst();
+  if (!watched.statistics.includes(statistic)) statistic = watched.statistics[0] || "";
+  const name = wanted ?? shown?.names[picked], matrix = await source.matrix(statistic, rank);
+  wanted = null;
+  shown = { names: matrix.labels, columns: matrix.steps, value: (y, x) => matrix.values[y][x] };
+  picked = shown.names.length ? Math.max(0, shown.names.indexOf(name)) : -1;
+}
+
+function controls() {
+  if (!state.answer.watched) return [];
+  const choice = el("label", {}, t("statistic") + " ", el("select", { id: "statistic", onchange: (event) => { statistic = event.target.value; render(); } }, ...watched.statistics.map((name) => el("option", { text: name, selected: name === statistic }))));
+  const ranks = watched.ranks.length > 1 ? el("label", {}, t("rank") + " ", el("select", { id: "rank", onchange: (event) => { rank = +event.target.value; render(); } }, ...watched.ranks.map((number, at) => el("option", { value: at, text: number ?? 0, selected: at === rank })))) : null;
+  return [choice, ranks];
+}
+
+function heatmap(caption) {
   const heat = el("canvas", { id: "heat", role: "img", tabindex: "0", "aria-label": caption, onclick: (event) => { const cell = cellAt(event.target, event, shown.names, shown.columns); if (cell) showCurve(cell.y); } });
   heat.onkeydown = (event) => {
     if (event.key !== "ArrowDown" && event.key !== "ArrowUp") return;
@@ -86,10 +126,29 @@ async function render() {
     event.preventDefault();
     event.stopPropagation();
   };
-  heat.onmousemove = (event) => { const cell = cellAt(heat, event, shown.names, shown.columns); heat.title = cell ? title(`${shown.names[cell.y]} · ${shown.columns[cell.x]} · ${shown.value(cell.y, cell.x) ?? ""}`) : ""; };
-  box.replaceChildren(el("div", { class: "bar" }, ...controls), el("h2", { id: "curve_name", text: t("click_heat") }), el("canvas", { id: "curve", role: "img", "aria-label": t("curve") }), el("div", { class: "legend", id: "curve_legend" }), ...alarmsOf(), el("h2", { text: caption }), heat);
+  tipOf(heat, (event) => {
+    const cell = cellAt(heat, event, shown.names, shown.columns), value = cell && shown.value(cell.y, cell.x);
+    return cell ? title(`${shown.names[cell.y]}\n${watched ? t("step") + " " : ""}${shown.columns[cell.x]}: ${value === null || value === undefined ? "–" : figure(value)}`) : "";
+  });
+  return heat;
+}
+
+async function render() {
+  if (state.tab !== "trends" || !state.answer) return;
+  const box = byId("trends"), mine = ++drawn;
+  hideTip();
+  if (state.answer.watched) await ofWatched();
+  else {
+    if (!state.table || state.table.units.length < 2) { box.replaceChildren(el("p", { text: t("no_trends") })); return; }
+    shown = ofTable();
+    const row = state.answer.row;
+    if (picked < 0 && row >= 0) picked = shown.names.indexOf(state.table.module(state.table.rows.call[row]));
+  }
+  if (mine !== drawn) return;
+  const caption = state.answer.watched ? t("heat_watched") : state.table.measured ? t("heat_of") : t("heat_norm"), heat = heatmap(caption);
+  box.replaceChildren(el("div", { class: "bar" }, ...controls()), el("h2", { id: "curve_name", text: t("click_heat") }), el("canvas", { id: "curve", role: "img", "aria-label": t("curve") }), el("div", { class: "legend", id: "curve_legend" }), ...alarmsOf(), el("h2", { text: caption }), heatBar(shown), heat);
   drawHeat(heat, { ...shown, picked });
-  if (picked >= 0 && picked < shown.names.length) showCurve(picked);
+  if (picked >= 0 && picked < shown.names.length) await showCurve(picked);
 }
 
 export function showTrends() {
