@@ -22,7 +22,7 @@ class Need(NamedTuple):
     reason: str
 
 
-_PIPELINES = "pipelines of torch 2.9 over gloo abort a rank, also without msprobe; seen to work with 2.13"
+_PIPELINES = "pipelines of torch 2.7 and 2.9 over gloo hang or abort, also without msprobe; 2.13 works"
 
 NEEDS: tuple[Need, ...] = (
     Need("pytorch/test_layouts.py::*gpipe*", "torch", (2, 13), _PIPELINES),
