@@ -153,7 +153,7 @@ def test_settings_that_move_with_the_groups_are_said_by_parameter(tmp_path: Path
     found = answer(tmp_path, groups=moved)
     assert found.origin is not None
     assert found.origin.sentence == (
-        "AdamW: the parameters are in other groups; weight_decay is 0.01, not 0 for fc1.bias"
+        "AdamW: the parameters are in different groups; weight_decay is 0.01, not 0 for fc1.bias"
     )
 
 

@@ -292,3 +292,27 @@ def test_one_other_weight_is_not_blamed_on_a_parameter_that_one_model_lacks(tmp_
     with torch.no_grad():
         target[3].weight.mul_(1.1)
     assert "weight of Module.3.Linear differs before anything ran" in said(both(tmp_path, target, golden))
+
+
+def test_the_constant_of_an_extra_call_is_shown(tmp_path: Path) -> None:
+    golden = run(tmp_path / "golden", seeded(small))
+    found = compare(run(tmp_path / "scaled", seeded(small), loss=lambda model, x: square(model, x) * 1.001), golden)
+    assert found.origin is not None
+    assert "the target passes other=1.001 to Tensor.__mul__.0.forward" in found.origin.evidence
+
+
+def test_a_weight_counts_once_however_often_its_module_is_called(tmp_path: Path) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shared, self.last = nn.Linear(16, 16), nn.Linear(16, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(self.shared(torch.tanh(self.shared(x))))
+
+    target = seeded(Twice)
+    with torch.no_grad():
+        target.shared.weight.mul_(1.1)
+    found = both(tmp_path, target, seeded(Twice))
+    assert found.origin is not None
+    assert "1 of 4 weights differ" in found.origin.evidence
