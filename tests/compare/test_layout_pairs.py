@@ -283,7 +283,7 @@ def test_the_golden_run_says_how_its_own_tensors_are_split(tmp_path: Path) -> No
     found = compare(write_run(tmp_path / "a", 2, 1, "same data"), write_run(tmp_path / "b", 2, 2)).origin
     assert found is not None
     assert (found.kind, found.ranks) == ("shard mis-sliced", (1,))
-    assert "another part of the data" in found.sentence
+    assert "a different part of the data" in found.sentence
 
 
 def test_a_division_by_another_number_is_judged_by_its_result(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_checksums_decide_where_there_is_nothing_else(tmp_path: Path) -> None:
 def test_the_same_statistics_with_other_bytes_are_a_warning(tmp_path: Path) -> None:
     row = judged(tmp_path, tensor(1.1, md5="aa"), tensor(1.1, md5="bb"))
     assert row.verdict == "warning"
-    assert "another order" in row.reason
+    assert "a different order" in row.reason
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-7])
@@ -207,7 +207,7 @@ def test_a_discrete_choice_is_named_and_what_follows_is_put_under_it(tmp_path: P
     result = pair(tmp_path, data(2e-7, 3.0), data(0.0, 2.0))
     assert result.origin is not None
     assert (result.origin.kind, result.origin.name) == ("choice", "Torch.topk.0.forward")
-    assert "discrete choice" in result.origin.sentence
+    assert "selected different elements" in result.origin.sentence
     after = [row for _, row in result.rows() if row.match.call.key == "Functional.linear"]
     assert {row.cause for row in after} == {"Torch.topk.0.forward"}
 
