@@ -71,7 +71,9 @@ def test_a_difference_names_the_call_its_line_and_the_changed_line(project: Path
     commit(project, "Tidy the network")
     done = msprobe(project, "check", "net", "--junit", "out.xml", "--github", *trains())
     assert done.returncode == 1, done.stdout + done.stderr
-    lines = done.stdout.splitlines()
+    first, *lines = done.stdout.splitlines()
+    assert first.startswith("::stop-commands::")  # a name in the answer is no command of the workflow
+    assert f"::{first.removeprefix('::stop-commands::')}::" in lines
     assert lines[0].startswith("Differs: Functional.layer_norm.0.forward in Module.blocks.0.norm.LayerNorm")
     assert f"  source  {project}/net.py:14 in forward" in lines
     place = next(n for n, line in enumerate(lines) if line.startswith("  changed net.py:9 ("))

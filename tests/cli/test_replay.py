@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,3 +61,62 @@ def test_bad_input_gets_one_sentence(
     assert main(["replay", str(ranks[0] / record), *options]) == 2
     errors = capsys.readouterr().err.splitlines()
     assert len([line for line in errors if said in line]) == 1
+
+
+_SCRIPT = """
+import random
+import torch
+from torch import nn
+
+
+class Noisy(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) * (1 + random.SystemRandom().random())
+
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), Noisy(16, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in torch.randn(2, 4, 8):
+    model(batch).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A script whose last module is not deterministic, and a dump of its second step."""
+    directory = tmp_path_factory.mktemp("modules")
+    (directory / "train.py").write_text(_SCRIPT)
+    command = [sys.executable, "-m", "msprobe", "run", "-o", "dump", "--task", "tensor", "--level", "L0", "--step", "1"]
+    subprocess.run([*command, "train.py"], cwd=directory, check=True)
+    return directory
+
+
+@pytest.mark.parametrize(("module", "code"), [("1.BatchNorm1d", 0), ("2.Noisy", 1)])
+def test_a_module_is_repeated_where_the_script_calls_it(
+    modules: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], module: str, code: int
+) -> None:
+    monkeypatch.chdir(modules)
+    record = f"dump/step1/rank/Module.{module}.forward.0"
+    assert main(["replay", record, "--golden", record, "--times", "4", "--json", "--run", "train.py"]) == code
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["results"] == 1) == (code == 0)
+    (part,) = answer["parts"]
+    assert part["dtype"] == "float32"
+    if code == 0:
+        assert 0 < part["here"] == part["recorded"] == part["golden"] < 1000
+        assert part["nearer"] == "both alike"
+
+
+def test_a_module_without_its_script_is_refused_with_the_remedy(
+    modules: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = modules / "dump/step1/rank/Module.1.BatchNorm1d.forward.0"
+    assert main(["replay", str(record)]) == 2
+    assert "give the script that makes it, with --run SCRIPT" in capsys.readouterr().err
+    ends = modules / "ends.py"
+    ends.write_text("import torch")
+    assert main(["replay", str(record), "--run", str(ends)]) == 2
+    assert "did not call Module.1.BatchNorm1d.forward.0 in step 1" in capsys.readouterr().err

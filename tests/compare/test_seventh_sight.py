@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from test_flow import batch, run, said, seeded, small, square, step_only
+from flow_runs import batch, run, said, seeded, small, square, step_only
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -271,3 +271,48 @@ def test_accumulated_gradients_say_by_what_factor_they_differ(tmp_path: Path) ->
     assert compare(run(tmp_path / "same", seeded(small), **parts(True), **sgd), golden).verdict == "same"
     wrong = compare(run(tmp_path / "wrong", seeded(small), **parts(False), **sgd), golden)
     assert said(wrong).startswith("the accumulated gradients are 2 times as large: the step has 2 backward passes")
+
+
+@pytest.mark.parametrize("side", ["target", "golden run"])
+def test_a_parameter_that_one_model_lacks_comes_before_the_weights_drawn_after_it(tmp_path: Path, side: str) -> None:
+    def model(bias: bool) -> nn.Module:
+        return nn.Sequential(nn.Linear(16, 32), nn.Linear(32, 8, bias=bias), nn.Linear(8, 8), nn.Linear(8, 4))
+
+    lacks, has = seeded(lambda: model(False)), seeded(lambda: model(True))
+    found = both(tmp_path, *((lacks, has) if side == "target" else (has, lacks)))
+    assert said(found) == f"Module.1.Linear has no parameter bias in the {side}"
+
+
+def test_one_other_weight_is_not_blamed_on_a_parameter_that_one_model_lacks(tmp_path: Path) -> None:
+    def model(bias: bool) -> nn.Module:
+        return nn.Sequential(nn.Linear(16, 32), nn.Linear(32, 8, bias=bias), nn.Linear(8, 8), nn.Linear(8, 4))
+
+    target, golden = seeded(lambda: model(False)), seeded(lambda: model(True))
+    target.load_state_dict(golden.state_dict(), strict=False)
+    with torch.no_grad():
+        target[3].weight.mul_(1.1)
+    assert "weight of Module.3.Linear differs before anything ran" in said(both(tmp_path, target, golden))
+
+
+def test_the_constant_of_an_extra_call_is_shown(tmp_path: Path) -> None:
+    golden = run(tmp_path / "golden", seeded(small))
+    found = compare(run(tmp_path / "scaled", seeded(small), loss=lambda model, x: square(model, x) * 1.001), golden)
+    assert found.origin is not None
+    assert "the target passes other=1.001 to Tensor.__mul__.0.forward" in found.origin.evidence
+
+
+def test_a_weight_counts_once_however_often_its_module_is_called(tmp_path: Path) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shared, self.last = nn.Linear(16, 16), nn.Linear(16, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(self.shared(torch.tanh(self.shared(x))))
+
+    target = seeded(Twice)
+    with torch.no_grad():
+        target.shared.weight.mul_(1.1)
+    found = both(tmp_path, target, seeded(Twice))
+    assert found.origin is not None
+    assert "1 of 4 weights differ" in found.origin.evidence

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
+from framework_versions import release
 from msprobe.frameworks.pytorch import api_table
 from msprobe.frameworks.pytorch.api_list import CATEGORIES, ApiListError, read_lists
 from msprobe.frameworks.pytorch.api_table import Api, ApiTable, load_table
@@ -370,7 +371,8 @@ def test_what_is_in_the_list_arrives_and_gets_the_name_in_the_list(spelling: Ope
                     continue
             else:
                 not_tried.append(expected)
-    assert wrong == []
+    removed = ("Tensor.qr", "Torch.qr") if release("torch") >= (2, 15) else ()  # they only raise
+    assert [one for one in wrong if one[0] not in removed] == []
     assert len(not_tried) <= NOT_TRIED, not_tried
     assert tried > 1100
 

@@ -15,8 +15,9 @@ from collecting import Dump, collecting, configured
 from models import train
 from torch import nn
 
+from msprobe.collect.records import values
 from msprobe.collect.records.recorder import Recorder
-from msprobe.collect.records.values import Values
+from msprobe.collect.records.values import PythonValues
 from msprobe.dump import write_errors
 from msprobe.dump.reader import open_dump
 from msprobe.dump.recovery import recover
@@ -25,6 +26,7 @@ from msprobe.pytorch.apis import opaque_regions
 from msprobe.pytorch.gradients import call_gradients
 from msprobe.pytorch.tasks.overflow_inspector import TorchTensorInspector
 from msprobe.pytorch.tensors import tensor_text
+from msprobe.stats import TensorCache
 from msprobe.tasks.overflow_check.backward import BackwardJudge
 from msprobe.tasks.overflow_check.call_states import CallStates
 
@@ -37,10 +39,24 @@ def broken(*args, **kwargs):
     raise Broken("planted")
 
 
+class BrokenCache:
+    """The cache of texts, whose texts fail."""
+
+    text = find = staticmethod(broken)
+
+    def __init__(self, *args):
+        self.cache = TensorCache(*args)
+
+    def __getattr__(self, name):
+        return getattr(self.cache, name)
+
+
+IN_PYTHON = ("rendering", "values", "results")  # C does this without these methods
 PLACES = {
     "rendering": (tensor_text.TensorTexts, "tensor_text"),
-    "values": (Values, "sequence"),
-    "results": (Values, "result"),
+    "values": (PythonValues, "sequence"),
+    "results": (PythonValues, "result"),
+    "statistics": (tensor_text, "TensorCache"),
     "entering": (Recorder, "enter"),
     "leaving": (Recorder, "leave"),
     "one event": (Recorder, "write_record"),
@@ -59,7 +75,9 @@ PLACES = {
 def test_a_planted_error_is_written_and_logged_once_and_changes_nothing(tmp_path, monkeypatch, logged, place, level):
     expected = train("convnet", steps=3)
     owner, name = PLACES[place]
-    monkeypatch.setattr(owner, name, broken)
+    if place in IN_PYTHON:
+        monkeypatch.setattr(values, "_values_in_c", None)
+    monkeypatch.setattr(owner, name, BrokenCache if place == "statistics" else broken)
     debugger = PrecisionDebugger(configured(tmp_path, level=level))
     assert train("convnet", debugger, steps=3) == expected
     assert "Broken: planted" in Dump(tmp_path / "dump", 0).errors
@@ -107,6 +125,7 @@ def test_a_module_that_catches_its_own_errors_sees_no_error_of_msprobe(tmp_path,
                 caught.append(error)
                 raise
 
+    monkeypatch.setattr(values, "_values_in_c", None)
     monkeypatch.setattr(*PLACES[place], broken)
     model = nn.Sequential(Careful())
     debugger = PrecisionDebugger(configured(tmp_path, level="mix"))

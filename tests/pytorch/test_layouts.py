@@ -18,6 +18,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from train_layouts import LAYOUTS, MICROBATCHES, WORLD, Block, make_stage, sample
 
 import gloo
+from framework_versions import missing
 from msprobe.dump.items import items
 from msprobe.dump.parallel import Parallel
 from msprobe.dump.reader import open_dump
@@ -36,9 +37,10 @@ def trained(request, tmp_path_factory):
     """The directory with a dump for each layout, and whether training was the same."""
     directory = tmp_path_factory.mktemp(f"layouts_{request.param}")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MSPROBE_CHECK_CACHE": "1"}
-    done = gloo.run([sys.executable, str(SCRIPT), str(directory), request.param], timeout=300, env=environment)
+    names = [name for name in LAYOUTS if not missing(f"pytorch/test_layouts.py::{name}")]
+    done = gloo.run([sys.executable, str(SCRIPT), str(directory), request.param, *names], timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
-    return directory, json.loads(done.stdout)
+    return directory, json.loads(done.stdout[done.stdout.index("{") :])  # gloo of older torch prints too
 
 
 @pytest.fixture

@@ -106,6 +106,20 @@ model.racy = Racy()
 plain = model.forward
 model.forward = lambda x: plain(x + model.racy(x))
 """
+_THREADED = """
+from concurrent.futures import ThreadPoolExecutor, as_completed
+@torch.library.custom_op("plant::threaded", mutates_args=())
+def threaded(x: torch.Tensor) -> torch.Tensor:
+    total, rows, waits = torch.zeros(4, 16), torch.arange(16) % 4, np.random.default_rng().random(16)
+    def part(i): time.sleep(waits[i] / 100); return i
+    with ThreadPoolExecutor(16) as pool:
+        for done in as_completed([pool.submit(part, i) for i in range(16)]):
+            i = done.result()
+            {write}
+    return total
+"""
+_INDEX_ADD = _THREADED.format(write="total.index_add_(0, rows[i : i + 1], x[i : i + 1] * 1e3)")
+_SCATTER_ADD = _THREADED.format(write="total.scatter_add_(0, rows[i].expand(1, 16), x[i : i + 1] * 1e3)")
 _TUNED = """
 @torch.library.custom_op("plant::tuned", mutates_args=())
 def tuned(x: torch.Tensor) -> torch.Tensor:
@@ -161,6 +175,8 @@ PLANTS = {
         inside="parts = dict(a=h.sin(), b=h.cos(), c=h.tanh(), d=h.exp())\nh = h + parts[order[step]] * 0.1",
     ),
     "own_kernel": Plant("operator", _ATOMIC, each="batch = batch + torch.ops.plant.atomic_sum(batch * 1e3)"),
+    "index_add": Plant("operator", _INDEX_ADD, each="batch = batch + torch.ops.plant.threaded(batch).repeat(4, 1)"),
+    "scatter_add": Plant("operator", _SCATTER_ADD, each="batch = batch + torch.ops.plant.threaded(batch).repeat(4, 1)"),
     "own_module": Plant("operator", _RACY),
     "backward": Plant("argument", _BACKWARD, inside="h = Racy.apply(h)"),
     "choice": Plant("choice per process", _TUNED, each="batch = torch.ops.plant.tuned(batch)"),
@@ -175,6 +191,11 @@ PLANTS = {
     "flipped_late": Plant("bit flip", each="if not first and step == 2: flip(model.head.weight)", optimizer="SGD"),
     "flipped_gradient": Plant("bit flip", after="if first and step == 1: flip(model.head.weight.grad)"),
     "flipped_inside": Plant("bit flip", _HOOK, each="batch.requires_grad_()"),
+    "late_numpy_seed": Plant(
+        "random numbers",
+        "np.random.seed(time.time_ns() % 2**31)",
+        each="batch = torch.from_numpy(np.random.randn(16, 16).astype('f4'))",
+    ),
     "numpy_write": Plant("unrecorded change", inside="a = h.detach().numpy(); a *= 1.5 if first else 1.25"),
     "decision": Plant("control flow", each="if first and step == 1: batch = batch * 2"),
     "clock": Plant("argument", each="batch = batch * (1.0 + time.time_ns() % 1000 / 1e4)"),

@@ -71,7 +71,7 @@ def test_an_earlier_dump_takes_the_place_of_the_first_run(tmp_path: Path) -> Non
 
 
 _RANKS = """
-import sys
+import sys, time
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -83,8 +83,17 @@ import pathlib
 mark = pathlib.Path(f"mark{rank}"); first = not mark.exists(); mark.touch()
 model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-data = torch.randn(2, 3, 8, 16)[rank]
+data = torch.randn(3, 3, 8, 16)[rank]
 for step in range(3):
+    if sys.argv[1] == "order":  # rank 0 takes what comes first
+        if rank == 0:
+            parts = [torch.empty(8, 16), torch.empty(8, 16)]
+            for part in parts:
+                dist.recv(part)
+            data[step] += parts[0] - 0.5 * parts[1]
+        else:
+            time.sleep(2 * ((rank == 1) == first))
+            dist.send(data[step], 0)
     model(data[step]).square().mean().backward()
     for p in model.parameters():
         dist.all_reduce(p.grad)
@@ -96,16 +105,20 @@ dist.destroy_process_group()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["clean", "flip"])
+@pytest.mark.parametrize("what", ["clean", "flip", "order"])
 def test_ranks_of_torchrun(tmp_path: Path, what: str) -> None:
     (tmp_path / "train.py").write_text(_RANKS)
-    words = ["again", "--json", "torchrun", "--nproc_per_node", "2", "--master_port", "29717", "train.py", what]
+    ranks = "3" if what == "order" else "2"
+    words = ["again", "--json", "torchrun", "--nproc_per_node", ranks, "--master_port", "29717", "train.py", what]
     done = subprocess.run(
         [sys.executable, "-m", "msprobe", *words], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     answer = json.loads(done.stdout.splitlines()[-1])
     if what == "clean":
         assert answer["repeats"]
+        return
+    if what == "order":
+        assert (answer["cause"], answer["rank"], answer["step"]) == ("collective", 0, 0), answer
         return
     assert (answer["cause"], answer["rank"], answer["step"]) == ("bit flip", 1, 1)
     assert "bit 22 of element [1, 1] on rank 1" in answer["sentence"]

@@ -60,6 +60,7 @@ def test_a_fault_is_proved_at_its_call(place: Path, fault: str) -> None:
     assert cause["share"] == pytest.approx(1, abs=0.01)
     if fault in QUICK:
         assert errors.count("run ") == 2
+        assert proof["differing"] > cause["left"] == 0
 
 
 @pytest.mark.slow
@@ -139,3 +140,45 @@ def test_nothing_to_prove_and_no_call_to_graft(place: Path) -> None:
     assert "there is nothing to prove" in done.stderr
     done = _run(place, "prove", "--golden", "golden_tensor", "train.py", "lr")
     assert (done.returncode, "no call that could be grafted" in done.stderr) == (2, True), done.stderr
+
+
+_COMPILED = """
+import sys
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+torch.manual_seed(0)
+compiled = len(sys.argv) > 1
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 4)
+        self.act = torch.compile(self._act, backend="eager") if compiled else self._act
+
+    def _act(self, x):
+        return F.gelu(x, approximate="tanh" if compiled else "none") * 1.5
+
+    def forward(self, x):
+        return self.down(self.act(self.up(x)))
+
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in torch.randn(2, 4, 8):
+    model(batch).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.slow
+def test_a_call_inside_a_compiled_region_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(_COMPILED)
+    done = _run(tmp_path, "run", "-o", "golden_tensor", "--task", "tensor", "train.py")
+    assert done.returncode == 0, done.stderr
+    code, proof, errors = _prove(tmp_path, "compiled", "--call", "Functional.gelu.0.forward")
+    assert (code, proof) == (2, {}), (proof, errors)
+    assert errors.splitlines()[-1].startswith("msprobe prove: ")

@@ -5,9 +5,13 @@ Look at them after a change of the page. Needs Chromium, playwright, Pillow and 
 
 from __future__ import annotations
 
+import importlib.util
 import io
-import runpy
+import json
+import os
 import shutil
+import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -17,11 +21,9 @@ from typing import Any
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 OUTPUT = ROOT / "docs" / "images"
-SIZES = {"1280": (1280, 800), "2560": (2560, 1440)}
+SIZES = {"1280": (1280, 800), "1920": (1920, 1080)}
 COLOURS = 255
 sys.path[:0] = [str(HERE), str(HERE.parent / "compare")]
-
-from dumps import planted_pair, ranks_dump  # noqa: E402
 
 from msprobe.view.server import ViewServer  # noqa: E402
 from msprobe.view.session import Session  # noqa: E402
@@ -29,6 +31,8 @@ from msprobe.view.session import Session  # noqa: E402
 # name of the view, dumps, the keys that lead there, what must be on screen then
 ANSWER = ("answer", "demo", (), "#answer .excerpt")
 VIEWS = (
+    ("proof", "proof", (), "#proof"),
+    ("watched", "watched", (), "#alarms"),
     ("rows", "demo", ("Enter", "b"), "#path"),
     ANSWER,
     ("tensor", "tensors", ("Enter", "o"), "#worst"),
@@ -37,17 +41,80 @@ VIEWS = (
 )
 
 
-def make_dumps(root: Path) -> dict[str, tuple[Path, Path]]:
-    script = root / "train.py"
-    shutil.copy(ROOT / "examples" / "demo.py", script)
-    train = runpy.run_path(str(script))["train"]
-    train(root / "golden", 1e-5)
-    train(root / "target", 1e-3)
+def load(name: str, path: Path) -> Any:
+    """A module from a file that is not where Python looks for it."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def make_dumps(root: Path) -> dict[str, tuple[Path, ...]]:
+    """The scripts run from a directory of their own: pictures have no path, name or command of this machine."""
+    shutil.copy(ROOT / "examples" / "demo.py", root / "train.py")
+    shutil.copy(HERE.parent / "compare" / "planted.py", root / "model.py")
+    load("planted", root / "model.py")
+    from dumps import planted_pair, ranks_dump
+
+    socket.gethostname = lambda: "node1"
+    train = load("train", root / "train.py").train
+    for name, eps in (("golden", "1e-5"), ("target", "1e-3")):
+        sys.argv[:] = ["train.py", "--eps", eps]
+        train(Path(name), float(eps))
+    sys.argv[:] = ["train.py"]
     return {
-        "demo": (root / "target", root / "golden"),
-        "tensors": planted_pair(root / "tensors", "changed activation", task="tensor"),
-        "ranks": (ranks_dump(root / "ranks" / "target", wrong_rank=1), ranks_dump(root / "ranks" / "golden")),
+        "demo": (Path("target"), Path("golden")),
+        "tensors": planted_pair(Path("tensors"), "changed activation", task="tensor"),
+        "ranks": (ranks_dump(Path("ranks/target"), wrong_rank=1), ranks_dump(Path("ranks/golden"))),
+        "proof": (make_proof(Path("proof")),),
+        "watched": (make_watched(Path("watch")),),
     }
+
+
+def make_proof(path: Path) -> Path:
+    """A real proof, of a script with two faults."""
+    script = load("faulty", HERE.parent / "rerun" / "faulty.py").SCRIPT
+    Path("net.py").write_text(script)
+    run = [sys.executable, "-m", "msprobe"]
+    steps = [*run, "run", "-o", "good", "--step", "0-1", "--task", "tensor", "net.py"]
+    subprocess.run(steps, check=True, capture_output=True)
+    done = [*run, "prove", "--golden", "good", "-o", str(path), "net.py", "eps,divisor"]
+    subprocess.run(done, check=True, capture_output=True)
+    for file in path.rglob("run.json"):
+        file.write_text(json.dumps({**json.loads(file.read_text()), "hostname": "node1"}))
+    return path
+
+
+def make_watched(path: Path) -> Path:
+    """A training whose learning rate is too high from step 60 on."""
+    import torch
+
+    from msprobe.pytorch import Monitor
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    monitor = Monitor(model, optimizer, {"dump_path": str(path)})
+    for step in range(90):
+        if step == 60:
+            optimizer.param_groups[0]["lr"] = 4.0
+        batch = torch.randn(64, 8)
+        loss = (model(batch) - batch.sum(1, keepdim=True).sin()).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        monitor.step(loss=loss)
+    monitor.close()
+    return path
+
+
+def has_chinese_font() -> bool:
+    found = subprocess.run(["fc-list", ":lang=zh"], capture_output=True, text=True, check=False).stdout
+    if not found:
+        print("no Chinese font here: the Chinese picture is not taken (apt-get install fonts-noto-cjk)")
+    return bool(found)
 
 
 def save(picture: bytes, path: Path) -> None:
@@ -86,20 +153,22 @@ def main() -> None:
 
     OUTPUT.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="demo") as folder, sync_playwright() as playwright:
+        os.chdir(folder)
         dumps = make_dumps(Path(folder).resolve())
         chromium = shutil.which("chromium") or shutil.which("google-chrome")
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        for name, (target, golden) in dumps.items():
-            server = ViewServer(Session(target, golden))
+        for name, paths in dumps.items():
+            server = ViewServer(Session(paths[0], paths[1] if len(paths) > 1 else None))
             threading.Thread(target=server.serve_forever, daemon=True).start()
             for view in VIEWS:
                 for size in SIZES:
                     for theme in ("light", "dark") if view[1] == name else ():
                         take(browser, server, view, size, theme)
-            if name == "demo":
+            if name == "demo" and has_chinese_font():
                 take(browser, server, ANSWER, "1280", "light", "zh-CN")
             server.shutdown()
         browser.close()
+        os.chdir(ROOT)
     for path in sorted(OUTPUT.glob("view_*.png")):
         print(f"{path.relative_to(ROOT)}  {path.stat().st_size >> 10} kB")
 

@@ -17,7 +17,7 @@ from msprobe.check.core.examine import loader
 from msprobe.check.core.framework import FAILURES, Framework, NotCallable
 from msprobe.check.core.generate import NotMade
 from msprobe.dump.errors import DumpError
-from msprobe.dump.names import forward_of, parse_api_name
+from msprobe.dump.names import forward_of, is_module, parse_api_name
 from msprobe.dump.reader import RankDump, items
 from msprobe.stats.dtypes import BY_NAME
 
@@ -57,6 +57,11 @@ def repeat_record(
     rank: RankDump, name: str, times: int, device: str = "cpu", golden: Optional[tuple[RankDump, str]] = None
 ) -> Repetition:
     """Raises DumpError with the reason if the call cannot run here."""
+    if is_module(name):
+        raise DumpError(
+            f"{name} is a module, and a dump has no code of modules: give the script that makes it, with --run "
+            "SCRIPT and its arguments at the end of the command"
+        )
     parsed = parse_api_name(name)
     forward = rank.records.get(forward_of(name))
     if parsed is None or not isinstance(forward, dict):
@@ -114,12 +119,12 @@ def _part(known: Framework, slot: str, own: Any, right: Any, recorded: dict[str,
     def distance(tensor: Any) -> Optional[float]:
         if tensor is None:
             return None
-        return _ulps(np.asarray(known.flat(known.to_host(tensor)), dtype=np.float64), wide, dtype)
+        return ulps(np.asarray(known.flat(known.to_host(tensor)), dtype=np.float64), wide, dtype)
 
     return Part(slot, dtype, distance(own), distance(recorded.get(slot)), distance(others.get(slot)))
 
 
-def _ulps(values: Any, wide: Any, dtype: str) -> Optional[float]:
+def ulps(values: Any, wide: Any, dtype: str) -> Optional[float]:
     """The largest distance in units of the last place of this dtype; None for integers and other shapes."""
     row = BY_NAME.get(dtype)
     if row is None or not row.mantissa or values.shape != wide.shape:

@@ -13,6 +13,7 @@ from typing import Optional
 from msprobe.dump.stack_frames import Frame
 
 _HUNK = re.compile(r"@@ -\d+(?:,\d+)? \+(\d+)(?:,(\d+))? @@")
+_COMMIT = re.compile(r"[0-9a-f]{4,64}\Z")
 _WORD = re.compile(r"[A-Za-z_]\w{2,}")
 _SECONDS = 30
 _LARGEST_DIFF = 16 << 20
@@ -50,10 +51,23 @@ def changed_lines(
     """The nearest changes since a commit, or since the one before HEAD if that commit is unknown, and how many changes
     there are."""
     root = project_root(directory)
+    since = since if since is not None and _COMMIT.match(since) else None
     known = [one for one in (since, "HEAD~1") if one and _git(root, "cat-file", "-e", f"{one}^{{commit}}") is not None]
     if not known:
         return [], 0
-    text = _git(root, "diff", "--unified=0", "--no-color", "--no-ext-diff", known[0], "--", "*.py", "*.yaml", "*.json")
+    text = _git(
+        root,
+        "diff",
+        "--unified=0",
+        "--no-color",
+        "--no-ext-diff",
+        "--no-textconv",
+        known[0],
+        "--",
+        "*.py",
+        "*.yaml",
+        "*.json",
+    )
     found = list(_parse(text)) if text is not None and len(text) < _LARGEST_DIFF else []
     places = [(os.path.relpath(os.path.realpath(frame.file), root), frame.line) for frame in frames]
     words = set(_WORD.findall(sentence)) - _COMMON

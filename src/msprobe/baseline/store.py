@@ -25,7 +25,7 @@ from msprobe.baseline.index import index_lines
 from msprobe.baseline.machine import Machine
 from msprobe.baseline.paths import shorten_paths
 from msprobe.dump import layout
-from msprobe.dump.errors import DumpError
+from msprobe.dump.errors import DumpError, first_line
 from msprobe.dump.reader import RankDump, open_dump
 from msprobe.dump.untrusted.regular_files import read_regular
 
@@ -37,6 +37,10 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\Z")
 _LARGEST_HEAD = 1 << 20
 _LARGEST_ZIP = 256 << 20
 _LARGEST_DUMP = 4 << 30
+_MOST_ENTRIES = 100_000
+_ENTRY = b"PK\1\2"
+_LARGEST_STEP = 1 << 62
+_COMMIT = re.compile(r"[0-9a-f]{4,64}\Z")
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)
 
 
@@ -144,6 +148,8 @@ class Store:
     def remove(self, name: str) -> list[Path]:
         found = [self._place(one.name) / one.machine.key for one in self.of_name(name)]
         for place in found:
+            if place.is_symlink():
+                raise DumpError(f"{place} is a link; remove it yourself.")
             shutil.rmtree(place)
         if not any(self._place(name).iterdir()):
             self._place(name).rmdir()
@@ -153,10 +159,14 @@ class Store:
         """Writes the dump of a baseline into an empty directory. Raises DumpError if it is damaged."""
         file, packed = self.file(baseline), self.verify(baseline)
         try:
+            if packed.count(_ENTRY) > _MOST_ENTRIES:  # each becomes an object when the archive is opened
+                raise DumpError(f"{file} has too many entries: more than {_MOST_ENTRIES}. {_REMEDY}")
             with zipfile.ZipFile(io.BytesIO(packed)) as archive:
                 _unpack(archive, file, target)
-        except (zipfile.BadZipFile, ValueError, OSError, EOFError, NotImplementedError) as error:
-            raise DumpError(f"{file} is damaged: {error}. {_REMEDY}") from None
+        except DumpError:
+            raise
+        except Exception as error:  # zipfile, lzma and zlib have many exceptions for damaged archives
+            raise DumpError(f"{file} is damaged: {first_line(error)}. {_REMEDY}") from None
         return target
 
     def verify(self, baseline: Baseline) -> bytes:
@@ -176,7 +186,8 @@ class Store:
     def sizes(self, baseline: Baseline) -> tuple[int, int]:
         """The bytes of the compressed dump, and of all files of this baseline."""
         file = self.file(baseline)
-        return file.stat().st_size, sum(one.stat().st_size for one in file.parent.iterdir())
+        sizes = {one.name: one.lstat().st_size for one in file.parent.iterdir()}
+        return sizes.get(DUMP, 0), sum(sizes.values())
 
     def _place(self, name: str) -> Path:
         check_name(name)
@@ -222,8 +233,23 @@ def _from_head(head: dict[str, Any]) -> Optional[Baseline]:
         and isinstance(head.get("calls"), int)
     ):
         return None
+    if not _is_possible(head):
+        return None
     known = {one.name for one in fields(Baseline)}
     return Baseline(**{**{key: head.get(key) for key in known}, "machine": Machine(**machine)})  # type: ignore[arg-type]
+
+
+def _is_possible(head: dict[str, Any]) -> bool:
+    """Whether the numbers of a head can be what they say."""
+    steps: list[Any] = head["steps"]
+    seed, bare, commit = (head.get(key) for key in ("seed", "bare_seconds", "commit"))
+    return (
+        bool(steps)
+        and all(type(one) is int and 0 <= one < _LARGEST_STEP for one in steps)
+        and (seed is None or (type(seed) is int and abs(seed) < 1 << 64))
+        and (bare is None or 0 <= bare < float("inf"))
+        and (commit is None or _COMMIT.match(commit) is not None)
+    )
 
 
 def _pack(ranks: list[RankDump], root: Path) -> bytes:

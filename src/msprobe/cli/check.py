@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,14 +92,26 @@ def _check(args: argparse.Namespace) -> CheckResult:
 def _report(args: argparse.Namespace, result: CheckResult) -> None:
     from msprobe.report.check_answer import answer_lines, github_line, write_junit
     from msprobe.report.json_output import print_json
-    from msprobe.report.terminal import print_lines
 
+    on_github = args.github or os.environ.get("GITHUB_ACTIONS") == "true"
     if args.junit is not None:
         write_junit(args.junit, args.name, result)
     if args.json:
         print_json("check", result.summary())
     else:
-        print_lines(answer_lines(result))
+        print_answer(answer_lines(result), on_github)
     line = github_line(result)
-    if line is not None and (args.github or os.environ.get("GITHUB_ACTIONS") == "true"):
+    if line is not None and on_github:
         print(line, file=sys.stderr if args.json else None)
+
+
+def print_answer(lines: Sequence[str], github: bool) -> None:
+    """On GitHub, no line of the answer is a command of the workflow: names and source lines in it come from files."""
+    from msprobe.report.terminal import print_lines
+
+    token = secrets.token_hex(16)
+    if github:
+        print(f"::stop-commands::{token}")
+    print_lines(lines)
+    if github:
+        print(f"::{token}::")

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 if TYPE_CHECKING:
-    from msprobe.analyze.repeat_record import Part
+    from msprobe.analyze.repeat_record import Part, Repetition
     from msprobe.dump.reader import RankDump
 
 EPILOG = """example:
   msprobe replay ./dump/step0/rank/Functional.softmax.3.forward
   msprobe replay ./target/step0/rank/Torch.matmul.1.backward --golden ./golden/step0/rank/Torch.matmul.1.backward
+  msprobe replay ./dump/step0/rank/Module.layers.3.Block.forward.0 --run train.py --epochs 1
   the dump needs the tensors of the call (task tensor). The call runs in its dtype, and once with wider floats
   (float32 in float64, bfloat16 in float32). Distances are in units of the last place (ulp).
+  A dump has no code of modules: --run starts the script, repeats the module in that step, with the recorded inputs if
+  the dump has them, and ends the script. With wider floats means float64 there.
 exit code: 0 deterministic, 1 not deterministic, 2 failed"""
 
 
@@ -25,10 +29,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--times", type=int, default=16, metavar="N", help="how often to run it; default 16")
     parser.add_argument("--device", default="cpu", metavar="DEVICE", help="cpu, cuda, npu, …; default cpu")
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    parser.add_argument(
+        "--run",
+        nargs=argparse.REMAINDER,
+        metavar="SCRIPT",
+        help="for a module: the script that makes it, and its arguments; the last option",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    from msprobe.analyze.repeat_record import repeat_record
     from msprobe.cli.framework import require_framework
     from msprobe.dump.errors import DumpError
     from msprobe.report.json_output import print_json
@@ -38,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         raise DumpError(f"--times is {args.times}; give 1 or more")
     golden = find_record(Path(args.golden)) if args.golden else None
     require_framework(str(rank.head.get("framework")), f"replaying {name}")
-    found = repeat_record(rank, name, args.times, args.device, golden)
+    found = _repeat(args, rank, name, golden)
     if args.json:
         parts = [{**vars(part), "nearer": part.nearer} for part in found.parts]
         answer = {"name": name, "device": found.device, "times": found.times, "results": found.results}
@@ -49,6 +58,27 @@ def run(args: argparse.Namespace) -> int:
         for part in found.parts:
             print(f"  {_text(part)}")
     return 0 if found.results == 1 else 1
+
+
+def _repeat(args: argparse.Namespace, rank: RankDump, name: str, golden: Optional[tuple[RankDump, str]]) -> Repetition:
+    """An API from its tensors alone; a module where the script calls it."""
+    if not args.run:
+        from msprobe.analyze.repeat_record import repeat_record
+
+        return repeat_record(rank, name, args.times, args.device, golden)
+    from msprobe.dump.errors import DumpError
+    from msprobe.dump.names import is_module
+    from msprobe.rerun.launch import Script
+    from msprobe.rerun.replay_module import repeat_module
+
+    if not is_module(name):
+        raise DumpError(f"{name} is no module: it runs from its saved tensors, without --run")
+    if args.device != "cpu":
+        raise DumpError("--device has no effect with --run: the module runs where the script puts it")
+    script = Script(tuple(args.run))
+    script.check()
+    with tempfile.TemporaryDirectory(prefix="msprobe_replay_") as directory:
+        return repeat_module(script, rank, name, args.times, Path(directory), golden)
 
 
 def find_record(path: Path) -> tuple[RankDump, str]:

@@ -79,7 +79,7 @@ def add_script(parser: argparse.ArgumentParser) -> None:
 def split_words(words: Sequence[str]) -> Sequence[str]:
     """Gives `--watch` an empty FILE if the next word is not a file."""
     options = ("--watch", *_WITH_VALUE)
-    for place, word in enumerate(words[: _script_place(words, options)]):
+    for place, word in enumerate(words[: script_place(words, options)]):
         if word == "--watch" and not "".join(words[place + 1 : place + 2]).endswith(".json"):
             words = [*words[:place], "--watch=", *words[place + 1 :]]
     return split_module(words, options)
@@ -87,13 +87,13 @@ def split_words(words: Sequence[str]) -> Sequence[str]:
 
 def split_module(words: Sequence[str], options: Sequence[str]) -> Sequence[str]:
     """Splits `-mMODULE` into two words, so that argparse leaves all later words to the module."""
-    for place, word in enumerate(words[: _script_place(words, options)]):
+    for place, word in enumerate(words[: script_place(words, options)]):
         if word.startswith("-m") and word != "-m":
             return [*words[:place], "-m", word[2:], *words[place + 1 :]]
     return words
 
 
-def _script_place(words: Sequence[str], options: Sequence[str]) -> int:
+def script_place(words: Sequence[str], options: Sequence[str]) -> int:
     """The place of the script: the first word that is neither an option nor the value of one of `options`."""
     for place, word in enumerate(words):
         if word == "-m" or (not word.startswith("-") and (not place or words[place - 1] not in options)):

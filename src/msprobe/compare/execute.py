@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
 from msprobe.compare.align.plan import plan
@@ -11,11 +13,11 @@ from msprobe.compare.align.translate import Translation
 from msprobe.compare.calls import calls_of
 from msprobe.compare.derived import in_both, match_updates, take_updates, with_results
 from msprobe.compare.layout.unit import JoinedUnit, JoinTask, run_joined
-from msprobe.compare.measure.rows import files_of, from_files, from_records, measure_files
+from msprobe.compare.measure.rows import Files, Measured, files_of, from_files, from_records, measure_files
 from msprobe.compare.outline import outline_of, troubles_of
 from msprobe.compare.pairing import Pairing
 from msprobe.compare.reasons import Reason
-from msprobe.compare.rows import Group, Measurement
+from msprobe.compare.rows import Group, Measurement, Row
 from msprobe.compare.sources import Pair, Source
 from msprobe.dump.errors import DumpError
 
@@ -128,7 +130,28 @@ def run_pair(task: Task, mapper: Mapper = in_turn) -> list[Group]:
                 row.measurement = Measurement(None, files)
             elif files is not None:
                 waiting.append((row, files))
-    if waiting:
-        for (row, _), measured in zip(waiting, mapper(measure_files, [files for _, files in waiting])):
-            row.measurement = from_files(measured)
+    for row, measured in _measure_distinct(waiting, mapper):
+        row.measurement = from_files(measured)
     return groups
+
+
+def _measure_distinct(waiting: Sequence[tuple[Row, Files]], mapper: Mapper) -> Iterator[tuple[Row, Measured]]:
+    """Measures each pair of files once, also under several names: a tensor that many calls use is one file with links.
+    The reason of a pair that cannot be compared names its files, so it belongs to one row only."""
+    same: dict[Any, list[tuple[Row, Files]]] = {}
+    for row, files in waiting:
+        same.setdefault(tuple(map(_identity, files)), []).append((row, files))
+    distinct = [members[0][1] for members in same.values()]
+    for members, measured in zip(same.values(), mapper(measure_files, distinct) if distinct else ()):
+        yield members[0][0], measured
+        for row, files in members[1:]:
+            yield row, measured if measured[0] is not None else measure_files(files)
+
+
+def _identity(path: Path) -> Any:
+    """The same for all names of one regular file in one directory."""
+    try:
+        found = path.lstat()
+    except (OSError, ValueError):
+        return path
+    return (path.parent, path.suffix, found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else path

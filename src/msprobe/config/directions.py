@@ -15,13 +15,15 @@ REFUSED = "refused.txt"
 
 @dataclass(frozen=True)
 class Repeat:
-    """Runs one call `times` more, where the script makes it, and writes what came out to `report`."""
+    """Runs one call `times` more, where the script makes it, and writes what came out to `report`. `results` is a
+    directory for the results of a module, in its dtype and with wider floats."""
 
     name: str
     step: int
     rank: Optional[int]
     times: int
     report: str
+    results: str = ""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +21,25 @@ def run_verb(root: Path, verb: str, words: list[str], seconds: int = 600) -> dic
     """Runs `msprobe VERB words…` in the first root; returns the exit code and the end of the output."""
     if verb not in VERBS:
         raise DumpError(f"{verb!r} cannot be run; choose from {', '.join(VERBS)}.")
-    try:
-        done = subprocess.run(
+    limit = max(1, min(seconds, 3600))
+    with tempfile.TemporaryFile() as output:  # not in memory: a script may print any amount
+        process = subprocess.Popen(
             [*python_command("from msprobe.cli import main; sys.exit(main(sys.argv[1:]))"), verb, *words],
             cwd=root,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=output,
             stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            errors="replace",
-            timeout=max(1, min(seconds, 3600)),
-            check=False,
+            start_new_session=True,
         )
-    except subprocess.TimeoutExpired:
-        raise DumpError(f"msprobe {verb} took longer than {seconds} s and was stopped.") from None
-    return {"exit_code": done.returncode, "output": done.stdout[-_LONGEST:].splitlines()}
+        try:
+            code = process.wait(limit)
+        except BaseException as error:
+            with contextlib.suppress(ProcessLookupError):  # also what it has started: torchrun, workers
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise DumpError(f"msprobe {verb} took longer than {limit} s and was stopped.") from None
+            raise
+        output.seek(max(0, output.tell() - 4 * _LONGEST))
+        text = output.read().decode("utf-8", "replace")
+    return {"exit_code": code, "output": text[-_LONGEST:].splitlines()}

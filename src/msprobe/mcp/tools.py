@@ -20,6 +20,7 @@ from msprobe.dump.reader import Dump, RankDump, open_dump
 from msprobe.dump.untrusted.regular_files import is_inside
 
 _MOST_ELEMENTS = 400
+_MOST_COUNTED = 1 << 26
 _AROUND = 4
 _KEPT = 4
 
@@ -108,6 +109,8 @@ class Tools:
         flat = array.reshape(-1)
         told = {"shape": list(array.shape), "dtype": str(item.get("dtype"))}
         if bins > 0:
+            if flat.size > _MOST_COUNTED:
+                raise DumpError(f"{name} {slot} has {flat.size} elements, too many for a histogram; read parts of it.")
             values = flat.astype(np.float64)
             finite = values[np.isfinite(values)]
             counts, edges = np.histogram(finite, bins=min(bins, 50))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Union
 
@@ -10,6 +11,7 @@ from msprobe.dump.plural import count
 from msprobe.precision.estimate import Estimate, Row, Verdict, reason
 from msprobe.precision.snippets import TARGETS, snippet
 from msprobe.report.screen import NAME, TEXT, Column, Screen
+from msprobe.rerun.emulate import EmulatedRun
 from msprobe.stats.damage import Damage
 
 _NAMED = 6
@@ -40,6 +42,38 @@ def show_estimate(path: Path, found: Estimate, everything: bool) -> None:
             ["", f"As configuration: msprobe precision {path} --format {form} --snippet torchao (or te)"], drop=1
         )
     screen.show()
+
+
+def show_emulation(script: str, runs: Sequence[EmulatedRun], everything: bool) -> None:
+    """The losses of a script as it is, and of its runs in emulated formats."""
+    screen = Screen(everything)
+    bare = runs[0]
+    steps = count(len(bare.losses), "step")
+    lines = []
+    for run in runs[1:]:
+        number = f"{len(run.emulated)} Linear module{'s' if len(run.emulated) > 1 else ''}"
+        if math.isnan(run.final):
+            lines.append(
+                f"{run.format}: the loss of {script} is not finite after {steps} with {number} in {run.format}"
+            )
+        else:
+            change = f"{abs(run.gap(bare)):.3g} {'higher' if run.gap(bare) > 0 else 'lower'}"
+            lines.append(f"{run.format}: the loss of {script} is {change} after {steps} with {number} in {run.format}")
+    screen.say(lines)
+    screen.table(
+        [Column("run"), Column("loss"), Column("gap"), Column("first step"), Column("modules"), Column("kept", drop=1)],
+        [
+            [run.format or "as it is", _loss(run.final), "" if run is bare else _loss(run.gap(bare)),
+             _loss(run.losses[0]), len(run.emulated), len(run.kept)]
+            for run in runs
+        ],
+        "Mean loss of the last tenth of the steps",
+    )  # fmt: skip
+    screen.show()
+
+
+def _loss(value: float) -> str:
+    return f"{value:.5g}"
 
 
 def _headline(verdict: Verdict) -> list[str]:

@@ -54,7 +54,8 @@ class Request:
 class Cause:
     """A call that was given the golden values. `ran` counts the grafts, `changed` the elements that were different.
     `calls` counts the calls of this line in a step, if more than the first of them had to be grafted: a loop, or the
-    same layer many times, is one cause."""
+    same layer many times, is one cause. `left` counts the rows of the comparison with the golden run that still
+    differ."""
 
     name: str
     module: Optional[str]
@@ -64,6 +65,7 @@ class Cause:
     changed: int
     share: Optional[float] = None
     calls: int = 1
+    left: Optional[int] = None
 
     @property
     def title(self) -> str:
@@ -73,7 +75,8 @@ class Cause:
 
 @dataclass(frozen=True)
 class Proof:
-    """The answer. `numbers` are the loss of the target, of the golden run, and after each further graft."""
+    """The answer. `target`, `golden` and `after` are the loss of the target, of the golden run, and after each further
+    graft; `differing` counts the rows that differ without a graft."""
 
     verdict: str
     causes: tuple[Cause, ...]
@@ -83,6 +86,7 @@ class Proof:
     golden: Optional[float]
     after: tuple[float, ...]
     rest: str = ""
+    differing: int = 0
 
     def lines(self) -> list[str]:
         return list(_lines(self))
@@ -91,7 +95,8 @@ class Proof:
         """The answer for programs, and for `msprobe view`."""
         return {
             "verdict": self.verdict, "exact": self.exact, "rest": self.rest, "step": self.step, "target": self.target,
-            "golden": self.golden, "after": list(self.after), "causes": [vars(one) for one in self.causes],
+            "golden": self.golden, "after": list(self.after), "differing": self.differing,
+            "causes": [vars(one) for one in self.causes],
         }  # fmt: skip
 
 
@@ -103,7 +108,7 @@ def prove(request: Request, say: Callable[[str], None]) -> Proof:
     found = _compare(target, request.golden, runs.steps)
     if found.origin is None:
         raise DumpError(f"there is nothing to prove: the target and {request.golden} have verdict {found.verdict!r}")
-    blamed = found.origin
+    blamed, differing = found.origin, _differing(found)
     grafts: list[Graft] = []
     causes: list[Cause] = []
     losses: list[Optional[float]] = []
@@ -127,6 +132,7 @@ def prove(request: Request, say: Callable[[str], None]) -> Proof:
             calls = len({causes[line].name, *names})
             causes[line] = replace(causes[line], ran=fired[0], changed=fired[1], calls=calls)
         losses[-1] = _loss(open_dump(place), runs.steps)
+        causes[-1] = replace(causes[-1], left=_differing(found))
         if found.verdict == SAME:
             verdict = PROVED
             break
@@ -138,7 +144,12 @@ def prove(request: Request, say: Callable[[str], None]) -> Proof:
         raise DumpError(
             f"the golden run has no call in place of the origin, so nothing can be grafted: {blamed.sentence}"
         )
-    return _conclude(verdict, runs, target, causes, losses, found)
+    return replace(_conclude(verdict, runs, target, causes, losses, found), differing=differing)
+
+
+def _differing(found: Comparison) -> int:
+    summary = found.summary()
+    return int(summary["warning"]) + int(summary["error"])
 
 
 def _compare(target: Path, golden: Path, steps: Sequence[int]) -> Comparison:

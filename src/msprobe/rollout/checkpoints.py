@@ -8,16 +8,18 @@ from __future__ import annotations
 import json
 import math
 import mmap
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import ml_dtypes
 import numpy as np
 
-from msprobe.dump.errors import DumpError
+from msprobe.dump.errors import DumpError, first_line
 from msprobe.dump.layout import is_plain_file_name
+from msprobe.dump.untrusted.regular_files import open_regular
 from msprobe.rollout.pickles import PickledObject, read_pickle
 
 Array = np.ndarray[Any, Any]
@@ -79,7 +81,7 @@ def open_weights(path: Path) -> Weights:
     if (path / ".metadata").is_file():
         return _open_dcp(path)
     files = sorted(path.glob("*.safetensors"))
-    ranks = [file for file in files if file.stem.startswith("rank") and file.stem[4:].isdigit()]
+    ranks = [file for file in files if file.stem.startswith("rank") and file.stem[4:].isdecimal()]
     if ranks and len(ranks) == len(files):
         opened = [_open_safetensors(file) for file in sorted(ranks, key=lambda one: int(one.stem[4:]))]
         return Weights(path, opened[0].tensors, opened[0].tied, opened, opened[0].engine)
@@ -103,8 +105,8 @@ def _open_file(file: Path) -> Weights:
 
 def _open_safetensors(file: Path) -> Weights:
     try:
-        size = file.stat().st_size
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
+            size = os.fstat(stream.fileno()).st_size
             length = int.from_bytes(stream.read(8), "little")
             if size < 8 or length > min(_MAX_HEADER, size - 8):
                 raise DumpError(f"{file} is not a safetensors file: its header does not fit.")
@@ -112,20 +114,34 @@ def _open_safetensors(file: Path) -> Weights:
             mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise DumpError(f"{file} cannot be read: {error.strerror or error}.") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DumpError(f"{file} is not a safetensors file: {error}.") from None
+    if not isinstance(head, dict):
+        raise DumpError(f"{file} is not a safetensors file: its header is not an object.")
     start = 8 + length
     facts = head.pop("__metadata__", None) or {}
     tensors = {}
     for name, entry in head.items():
         tensors[name] = _stored(file, name, entry, mapped, start, size)
-    tied = json.loads(facts["tied"]) if "tied" in facts else {}
-    return Weights(file, tensors, tied, engine=str(facts.get("engine", "")))
+    return Weights(file, tensors, *_facts(file, facts))
+
+
+def _facts(file: Path, facts: Any) -> tuple[dict[str, str], list[Weights], str]:
+    """What the metadata of an engine's weights says: names for the same tensor, and the engine."""
+    try:
+        tied = json.loads(facts["tied"]) if "tied" in facts else {}
+        if not all(isinstance(one, str) for one in tied.values()):
+            raise TypeError
+        return dict(tied), [], str(facts.get("engine", ""))
+    except (AttributeError, TypeError, ValueError, RecursionError):
+        raise DumpError(f"{file} has __metadata__ that cannot be read.") from None
 
 
 def _stored(file: Path, name: str, entry: Any, mapped: Any, start: int, size: int) -> Stored:
     try:
-        kind, shape, (begin, end) = entry["dtype"], tuple(int(one) for one in entry["shape"]), entry["data_offsets"]
+        kind, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+        if any(type(one) is not int for one in (*shape, begin, end)):
+            raise TypeError
         dtype = np.dtype(_DTYPES[kind])
         count = math.prod(shape)
         good = (
@@ -149,8 +165,11 @@ def _open_torch(file: Path) -> Weights:
     try:
         loaded = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
-        raise DumpError(f"{file} cannot be read as weights only: {str(error).splitlines()[0]}") from None
-    return Weights(file, dict(_torch_tensors(loaded)))
+        raise DumpError(f"{file} cannot be read as weights only: {first_line(error)}") from None
+    try:
+        return Weights(file, dict(_torch_tensors(loaded)))
+    except (DumpError, RecursionError) as error:
+        raise DumpError(f"{file} cannot be read: {first_line(error)}") from None
 
 
 def _torch_tensors(value: Any, head: str = "") -> Iterator[tuple[str, Stored]]:
@@ -172,6 +191,8 @@ def from_torch(name: str, tensor: Any) -> Stored:
     """A tensor in memory, or mapped, as an entry."""
     import torch
 
+    if not fills_its_memory(tensor.detach()):
+        raise DumpError(f"{name} is larger than its data, or not a plain tensor.")
     kinds = {torch.bfloat16: "BF16", torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2"}
     kind = kinds.get(tensor.dtype)
     if kind is None:
@@ -187,6 +208,20 @@ def from_torch(name: str, tensor: Any) -> Stored:
     return Stored(name, tuple(tensor.shape), kind, read)
 
 
+def fills_its_memory(tensor: Any) -> bool:
+    """Whether a tensor from a file is not larger than what the file has: a stride of 0 can claim any size."""
+    import torch
+
+    if (
+        not isinstance(tensor, torch.Tensor)
+        or tensor.layout is not torch.strided
+        or tensor.is_meta
+        or tensor.is_quantized
+    ):
+        return False
+    return bool(tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes())
+
+
 def _open_dcp(path: Path) -> Weights:
     """A distributed checkpoint. Its metadata is a pickle: it is parsed, and no class in it is looked up."""
     try:
@@ -195,14 +230,13 @@ def _open_dcp(path: Path) -> Weights:
         raise DumpError("reading a distributed checkpoint needs torch: `pip install torch`.") from None
     except Exception as error:
         raise DumpError(
-            f"{path} cannot be read safely: {str(error).splitlines()[0]} Convert it: "
+            f"{path} cannot be read safely: {first_line(error)} Convert it: "
             "`python -m torch.distributed.checkpoint.format_utils dcp_to_torch DIR FILE.pt`."
         ) from None
     return Weights(path, tensors)
 
 
 def _read_dcp(path: Path) -> dict[str, Stored]:
-    import torch
 
     metadata = _safe_metadata(path / ".metadata")
     found: dict[str, Stored] = {}
@@ -213,19 +247,27 @@ def _read_dcp(path: Path) -> dict[str, Stored]:
     for name, (shape, _) in metadata["tensors"].items():
         pieces = parts.get(name, [])
 
-        def read(pieces: list[Any] = pieces, shape: tuple[int, ...] = shape) -> Array:
-            whole: Optional[Any] = None
-            for offsets, (relative, offset, length) in pieces:
-                piece = _read_piece(path / relative, offset, length)
-                if whole is None:
-                    whole = torch.empty(shape, dtype=piece.dtype)
-                place = tuple(slice(o, o + s) for o, s in zip(offsets, piece.shape))
-                whole[place] = piece
-            assert whole is not None
-            return from_torch("", whole).read()
+        def read(pieces: list[Any] = pieces, shape: tuple[int, ...] = shape, name: str = name) -> Array:
+            try:
+                return _join(path, pieces, shape)
+            except Exception as error:
+                raise DumpError(f"{path}: {name} cannot be read: {first_line(error)}") from None
 
         found[name] = Stored(name, tuple(shape), metadata["tensors"][name][1], read)
     return found
+
+
+def _join(path: Path, pieces: list[Any], shape: tuple[int, ...]) -> Array:
+    """A tensor of a distributed checkpoint. Its shape is what the pieces together have, before memory is taken."""
+    import torch
+
+    loaded = [(offsets, _read_piece(path / relative, *place)) for offsets, (relative, *place) in pieces]
+    if not loaded or sum(piece.numel() for _, piece in loaded) < math.prod(shape):
+        raise DumpError("its pieces are not complete.")
+    whole = torch.empty(shape, dtype=loaded[0][1].dtype)
+    for offsets, piece in loaded:
+        whole[tuple(slice(o, o + s) for o, s in zip(offsets, piece.shape))] = piece
+    return from_torch("it", whole).read()
 
 
 def _read_piece(file: Path, offset: int, length: int) -> Any:
@@ -233,11 +275,14 @@ def _read_piece(file: Path, offset: int, length: int) -> Any:
 
     import torch
 
-    if length > file.stat().st_size:
-        raise DumpError(f"{file} is damaged or cut off.")
-    with file.open("rb") as stream:
+    with open_regular(file) as stream:
+        if not 0 <= offset <= offset + length <= os.fstat(stream.fileno()).st_size or length < 0:
+            raise DumpError(f"{file} is damaged or cut off.")
         stream.seek(offset)
-        return torch.load(io.BytesIO(stream.read(length)), map_location="cpu", weights_only=True)
+        piece = torch.load(io.BytesIO(stream.read(length)), map_location="cpu", weights_only=True)
+    if not isinstance(piece, torch.Tensor) or not fills_its_memory(piece.detach()):
+        raise DumpError(f"{file} has something else than a tensor.")
+    return piece
 
 
 def _safe_metadata(file: Path) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Callable
 
 from msprobe.dump.errors import DumpError
+from msprobe.dump.untrusted.regular_files import read_regular
 
-_MAX_FILE = 1 << 30
+_KEYS = (str, int, float, bytes, type(None))
 _MARK = object()
 
 
@@ -27,15 +28,17 @@ class PickledObject:
 
 def read_pickle(file: Path) -> Any:
     """The value in a pickle. Raises DumpError for a damaged one, and for operations that plain data does not need."""
-    if file.stat().st_size > _MAX_FILE:
-        raise DumpError(f"{file} is larger than 1 GiB: too large for metadata.")
     machine = _Machine()
     try:
-        for operation, argument, _ in pickletools.genops(file.read_bytes()):
+        content = read_regular(file)
+    except OSError as error:
+        raise DumpError(f"{file} is too large or cannot be read: {error.strerror or error}.") from None
+    try:
+        for operation, argument, _ in pickletools.genops(content):
             if operation.name == "STOP":
                 return machine.stack[-1]
             machine.step(operation.name, argument)
-    except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, IndexError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DumpError(f"{file} is damaged: {error}.") from None
     raise DumpError(f"{file} is cut off.")
 
@@ -88,10 +91,17 @@ class _Machine:
 
     def extend(self, values: list[Any]) -> None:
         top = self.stack[-1]
-        top.update(values) if isinstance(top, set) else top.extend(values)
+        top.update(map(_key, values)) if isinstance(top, set) else top.extend(values)
 
     def set_items(self, values: list[Any]) -> None:
-        self.stack[-1].update(zip(values[::2], values[1::2]))
+        self.stack[-1].update(zip(map(_key, values[::2]), values[1::2]))
+
+
+def _key(value: Any) -> Any:
+    """A key of a dict or a set. Not a tuple: the hash of tuples in tuples recurses in C, without a limit."""
+    if not isinstance(value, (*_KEYS, PickledObject)):
+        raise ValueError(f"{type(value).__name__} as a key is not plain data")
+    return value
 
 
 def _is_slots(state: Any) -> bool:

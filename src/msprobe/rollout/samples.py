@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from msprobe.dump.errors import DumpError
+from msprobe.dump.errors import DumpError, first_line
+from msprobe.rollout.checkpoints import fills_its_memory
 
 _PROMPT = ("prompt_token_ids", "prompt_ids", "prompt", "prompts", "input_ids")
 _RESPONSE = ("response_token_ids", "response_ids", "response", "responses", "output_ids", "token_ids")
@@ -66,20 +68,30 @@ def make_sample(value: Mapping[str, Any], where: str) -> Sample:
     if isinstance(value.get("tokens"), (list, tuple)) and "response_length" in value:
         tokens = _ids(value["tokens"], where)
         length = value["response_length"]
-        if not isinstance(length, int) or not 0 <= length <= len(tokens):
+        if type(length) is not int or not 0 <= length <= len(tokens):
             raise DumpError(f"{where}: response_length is {length!r}, but there are {len(tokens)} tokens.")
         prompt, response = tokens[: len(tokens) - length], tokens[len(tokens) - length :]
     else:
         prompt, response = (_ids(_find(value, names, where), where) for names in (_PROMPT, _RESPONSE))
-    return Sample(prompt, response, _logprobs(value, len(response), where), *_settings(value))
+    return Sample(prompt, response, _logprobs(value, len(response), where), *_settings(value, where))
 
 
-def _settings(value: Mapping[str, Any]) -> tuple[Optional[float], Optional[float]]:
+def _settings(value: Mapping[str, Any], where: str) -> tuple[Optional[float], Optional[float]]:
     inside = value.get("sampling_params")
     source = {**inside, **value} if isinstance(inside, dict) else value
     numbers = [source.get(name) for name in ("temperature", "top_p")]
-    first, second = (float(one) if isinstance(one, (int, float)) else None for one in numbers)
+    first, second = (_float(one, where) if isinstance(one, (int, float)) else None for one in numbers)
     return first, second
+
+
+def _float(value: Any, where: str) -> float:
+    try:
+        found = float(value)
+    except OverflowError:
+        found = math.inf
+    if not math.isfinite(found) and found != -math.inf:  # a token that was masked out has -inf
+        raise DumpError(f"{where} has a number that is not finite.")
+    return found
 
 
 def _find(value: Mapping[str, Any], names: Sequence[str], where: str) -> Any:
@@ -95,7 +107,7 @@ def _find(value: Mapping[str, Any], names: Sequence[str], where: str) -> Any:
 
 
 def _ids(value: Any, where: str) -> list[int]:
-    if any(type(one) is not int or one < 0 for one in value):
+    if any(type(one) is not int or not 0 <= one < 1 << 63 for one in value):
         raise DumpError(f"{where} has a token id that is not a whole number from 0.")
     return list(value)
 
@@ -109,7 +121,7 @@ def _logprobs(value: Mapping[str, Any], length: int, where: str) -> Optional[lis
         raise DumpError(f"{where} has a log-prob that is not a number.")
     if len(numbers) != length:
         raise DumpError(f"{where} has {len(numbers)} log-probs for {length} response tokens.")
-    return [float(one) for one in numbers]
+    return [_float(one, where) for one in numbers]
 
 
 def _from_torch(path: Path) -> Iterator[Sample]:
@@ -120,7 +132,7 @@ def _from_torch(path: Path) -> Iterator[Sample]:
         value = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise DumpError(
-            f"{path} cannot be read as data only: {str(error).splitlines()[0]} Save plain lists and tensors."
+            f"{path} cannot be read as data only: {first_line(error)} Save plain lists and tensors."
         ) from None
     samples = value.get("samples") if isinstance(value, dict) else value
     if isinstance(samples, (list, tuple)):
@@ -140,13 +152,25 @@ def _from_batch(batch: Mapping[str, Any], value: Mapping[str, Any], path: Path) 
     ids, mask, responses = (batch[name] for name in ("input_ids", "attention_mask", "responses"))
     logprobs = next((batch[name] for name in _LOGPROBS if name in batch), None)
     facts = value.get("meta_info")
-    temperature = _settings(facts)[0] if isinstance(facts, dict) else None
+    temperature = _settings(facts, str(path))[0] if isinstance(facts, dict) else None
+    if not all(_is_table(one) for one in (ids, mask, responses)):
+        raise DumpError(f"{path}: input_ids, attention_mask and responses must be tables of whole numbers.")
     width = responses.shape[1]
-    if ids.shape != mask.shape or ids.shape[1] < width:
+    if ids.shape != mask.shape or ids.shape[1] < width or len(ids) != len(responses):
         raise DumpError(f"{path}: input_ids, attention_mask and responses do not fit together.")
+    if logprobs is not None and (not _is_table(logprobs, whole=False) or logprobs.shape != responses.shape):
+        raise DumpError(f"{path}: the log-probs do not fit the responses.")
     for row in range(len(ids)):
         kept = mask[row].bool()
         prompt = ids[row, :-width][kept[:-width]].tolist()
         answered = kept[-width:]
         known = None if logprobs is None else logprobs[row][answered].tolist()
         yield Sample(prompt, responses[row][answered].tolist(), known, temperature)
+
+
+def _is_table(value: Any, whole: bool = True) -> bool:
+    import torch
+
+    if not isinstance(value, torch.Tensor) or value.ndim != 2 or not fills_its_memory(value):
+        return False
+    return not whole or not (value.is_floating_point() or value.is_complex())

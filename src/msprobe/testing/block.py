@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -54,9 +55,11 @@ class Block:
         place = Path(tempfile.gettempdir(), f"msprobe_numerics_{os.getuid()}", word)
         _wait_for_ranks()
         if _rank() == 0:
+            own_directory(place.parent)
             shutil.rmtree(place, ignore_errors=True)
             make_directory(place)
         _wait_for_ranks()
+        own_directory(place.parent)
         return place
 
     @contextmanager
@@ -82,6 +85,15 @@ class Block:
             raise
         finally:
             logger.setLevel(level)
+
+
+def own_directory(place: Path) -> Path:
+    """Makes a directory that only this user can write to. All users know its name, and one may have made it first."""
+    place.mkdir(mode=0o700, exist_ok=True)
+    found = place.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise DumpError(f"{place} is not a directory of this user alone. Remove it, or set TMPDIR.")
+    return place
 
 
 def check_block(block: Block, dump: Path) -> str:

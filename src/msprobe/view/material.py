@@ -23,8 +23,8 @@ Sides = tuple[Source, Optional[Source]]
 class Answer:
     """The text on top of the page.
 
-    `verdict` is same, differs, not_compared, found or clean. `facts` are (key, text) pairs; the page translates the
-    keys. `unit` and `row` say where Enter goes. `stacks` give the source lines of both runs.
+    `verdict` is same, differs, not_compared, found, clean or proved. `facts` are (key, text) pairs; the page
+    translates the keys. `unit` and `row` say where Enter goes. `stacks` give the source lines of both runs.
     """
 
     verdict: str
@@ -53,6 +53,8 @@ class Material:
     watched: Optional[Watched] = None
     living: bool = False
     summary: dict[str, Any] = field(default_factory=dict)
+    proof: Optional[dict[str, Any]] = None
+    """What `msprobe prove` found, checked."""
 
 
 Progress = Callable[..., Any]
@@ -67,6 +69,7 @@ def open_material(
     """Raises DumpError if there is nothing to view."""
     from msprobe.view.check_results import is_check, load_check
     from msprobe.view.comparing import load_comparison
+    from msprobe.view.proof import is_proof, load_proof
     from msprobe.view.single_dump import load_dump
 
     for path in (target, golden):
@@ -79,6 +82,8 @@ def open_material(
         if watched:
             raise DumpError(f"{watched[0]} is a watched run, and the other is not. Give two watched runs or two dumps.")
         return load_comparison(target, golden, mapping or {}, progress)
+    if is_proof(target):
+        return load_proof(target, progress)
     if is_check(target):
         return load_check(target)
     if watched:

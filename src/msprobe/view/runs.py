@@ -51,7 +51,7 @@ def _facts(run: Mapping[str, Any]) -> dict[str, str]:
         "versions": ", ".join(versions),
         "seeds": ", ".join(seeds),
         "commit": _text(run.get("git_commit"))[:12],
-        "time": _text(run.get("time")),
+        "time": _text(run.get("time"))[:19].replace("T", " "),
     }
 
 

@@ -60,6 +60,7 @@ class Contents:
             else None,
             "runs": describe_runs(self._recorded.runs()),
             "directory": directory_of(self._recorded.runs()),
+            "proof": material.proof,
             "tensors": _has_tensors(material),
             "watched": material.watched is not None,
         }

@@ -72,6 +72,8 @@ class BaseMonitor:
     """The watched parameters."""
     _optimizers: Any = None
     """The hooks of the optimizers; they stay while the monitor lives."""
+    _is_quiet = False
+    """Whether the hooks measure nothing now: msprobe itself runs the model."""
     _hooks: tuple[Any, ...] = ()
     """The hooks of a watched step: each has `install(found)` and `remove()`."""
 
@@ -200,6 +202,7 @@ class BaseMonitor:
 
         @functools.wraps(act, assigned=())
         def run(*call: Any) -> None:
-            checked(*call)
+            if not self._is_quiet:
+                checked(*call)
 
         return run

@@ -35,6 +35,13 @@ class DumpSettings:
 
 
 @dataclass(frozen=True)
+class ReplaySettings:
+    """Every n-th step is repeated, to find silent data corruption."""
+
+    every: int = 500
+
+
+@dataclass(frozen=True)
 class WatchSettings:
     """All keys of the configuration, with defaults filled in. `ranks` None: all ranks. `dump` None: no dump."""
 
@@ -53,6 +60,7 @@ class WatchSettings:
     max_megabytes: float = 256
     writers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     check_ranks: bool = False
+    replay: Optional[ReplaySettings] = None
 
     def wants(self, step: int) -> bool:
         number = step - self.start
@@ -121,6 +129,7 @@ class _Reading:
             max_megabytes=self._megabytes(default.max_megabytes),
             writers=self._writers(),
             check_ranks=self._flag("check_ranks"),
+            replay=self._replay(),
         )
 
     def _wrong(self, path: str, what: str, expected: str, meant: str = "") -> None:
@@ -248,6 +257,23 @@ class _Reading:
             level=below._choice("level", DUMP_LEVELS, default.level) or "",
         )
         self.problems += [Problem(f"dump.{p.path}", p.found, p.expected, p.nearest) for p in below.problems]
+        return settings
+
+    def _replay(self) -> Optional[ReplaySettings]:
+        value = self._get("replay")
+        if value is None or value is False:
+            return None
+        if value is True:
+            return ReplaySettings()
+        if not isinstance(value, Mapping):
+            self._refuse("replay", 'expected: true, false, or an object such as {"every": 500}')
+            return None
+        below = _Reading(value)
+        for key in value:
+            if key != "every":
+                below._wrong(str(key), "unknown key", list_allowed(("every",)), suggest(str(key), ("every",)))
+        settings = ReplaySettings(below._whole("every", 1, ReplaySettings.every) or 1)
+        self.problems += [Problem(f"replay.{p.path}", p.found, p.expected, p.nearest) for p in below.problems]
         return settings
 
     def _writers(self) -> Mapping[str, Mapping[str, Any]]:

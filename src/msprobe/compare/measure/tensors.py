@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -199,18 +200,30 @@ def _sampled_scale(array: Array, unit: float = 1.0) -> float:
     array = array.reshape(-1) if array.flags.c_contiguous else np.ravel(array, order="K")
     if array.dtype.kind == "c":
         array = np.abs(array)
-    pieces = min(16, len(array))
-    length = _SAMPLE // pieces
-    starts = np.linspace(0, max(len(array) - length, 0), pieces, dtype=np.int64)
-    sample = np.abs(np.concatenate([array[s : s + length].astype(np.float64) for s in starts]))
-    sample = sample[np.isfinite(sample)]
-    present = sample[sample > 0]
-    if not len(present):
+    starts, length = _sample_places(len(array))
+    sample = np.concatenate([array[start : start + length] for start in starts])
+    sample = np.abs(sample.astype(np.float64, copy=False))
+    largest = float(sample.max())
+    if not math.isfinite(largest):
+        sample = sample[np.isfinite(sample)]
+        largest = float(sample.max(initial=0.0))
+    if largest == 0.0:
         return 0.0
     with np.errstate(over="ignore"):
-        mask = (sample > 1e4) & (sample > 1e6 * np.quantile(present, 0.1))
-        kept = sample[~mask] * unit
-        return float(np.sqrt(np.mean(kept * kept))) if len(kept) else 0.0
+        if largest > 1e4:
+            mask = (sample > 1e4) & (sample > 1e6 * np.quantile(sample[sample > 0], 0.1))
+            sample = sample[~mask]
+        if unit != 1.0:
+            sample = sample * unit
+        return math.sqrt(float(np.add.reduce(sample * sample)) / len(sample)) if len(sample) else 0.0
+
+
+@lru_cache(maxsize=1024)
+def _sample_places(count: int) -> tuple[tuple[int, ...], int]:
+    """The starts and the length of the pieces that are a sample of `count` elements."""
+    pieces = min(16, count)
+    length = _SAMPLE // pieces
+    return tuple(np.linspace(0, max(count - length, 0), pieces, dtype=np.int64).tolist()), length
 
 
 def _joined(left: list[float], right: list[float]) -> list[float]:

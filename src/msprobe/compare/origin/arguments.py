@@ -78,18 +78,26 @@ def other_arguments(match: Match, inputs: Sequence[Row], rows: Sequence[Row]) ->
 
 
 def plain_arguments(match: Match) -> tuple[str, ...]:
-    """The plain arguments of two different calls in the same place, side by side; empty for the same API."""
+    """The plain arguments of two different calls in the same place, side by side, or of a call that only one run makes;
+    empty for the same API."""
     target, golden = match.target, match.golden
-    if target is None or golden is None or target.key == golden.key or target.direction != "forward":
+    if match.call.direction != "forward" or (target is not None and golden is not None and target.key == golden.key):
         return ()
     told = []
     for call, run in ((target, "target"), (golden, "golden run")):
-        known = [
-            f"{argument_name(call, slot)}={item['value']!r}"
-            for slot, item in slots(call)
-            if slot.startswith("input") and item is not None and item.get("value") is not None and not is_tensor(item)
-        ]
-        if known:
+        known = (
+            []
+            if call is None
+            else [
+                f"{argument_name(call, slot)}={item['value']!r}"
+                for slot, item in slots(call)
+                if slot.startswith("input")
+                and item is not None
+                and item.get("value") is not None
+                and not is_tensor(item)
+            ]
+        )
+        if call is not None and known:
             told.append(f"the {run} passes {', '.join(known[:6])} to {call.name}")
     return tuple(told)
 

@@ -182,9 +182,9 @@ def _not_reduced(unit: Unit, others: Sequence[Unit]) -> str:
 
 def _weights(trace: Trace) -> str:
     """How many weights differ, each counted once however often its module is called."""
-    differ = {row.name for _, row in trace.weights}
+    differ = {(trace.groups[index][0].call.key, row.slot) for index, row in trace.weights}
     known = {
-        row.name
+        (match.call.key, row.slot)
         for match, rows in trace.groups
         if match.call.direction == FORWARD and match.call.kind == "module"
         for row in rows

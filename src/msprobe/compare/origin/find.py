@@ -40,6 +40,7 @@ from msprobe.compare.reasons import Kind
 from msprobe.compare.rows import INTRODUCED, PROPAGATED, Row, is_tensor
 from msprobe.dump.collectives import is_collective
 
+_SIDES = {"target": "target", "golden": "golden run"}
 REORDERED = "its result has the same statistics: the order of the elements differs"
 
 
@@ -50,7 +51,7 @@ def suspect(trace: Trace, training: Sequence[TrainingDifference] = ()) -> Option
         return replace(candidate("replaced", replaced[0], None, trace), said=replaced[1])
     if trace.weights:
         index, row = trace.weights[0]
-        return candidate("weight", index, row, trace)
+        return _shifted_draws(trace) or candidate("weight", index, row, trace)
     first = {phase: [i for i in _first_turn(trace) if trace.phases[i] is phase] for phase in Phase}
     said = findings(training, trace)
     parts = [one for one in training if one.kind == "parts"]
@@ -84,6 +85,48 @@ def suspect(trace: Trace, training: Sequence[TrainingDifference] = ()) -> Option
         update = blame_update(trace) if trace.groups[place][0].call.key.startswith(UPDATE) else None
         return update or _blame(place, trace)
     return _lost_gradient(trace, shown=False) or lost_write(trace)
+
+
+def _shifted_draws(trace: Trace) -> Optional[Candidate]:
+    """A parameter that one run lacks, if all random weights of the modules after it differ: the model that lacks it has
+    drawn fewer random numbers, so that everything drawn later is different."""
+    found = _lacking_parameter(trace)
+    if found is None:
+        return None
+    other = {id(row) for _, row in trace.weights}
+    earlier = {match.call.key for match, _ in trace.groups[: found.index + 1]}
+    later = {
+        (match.call.key, row.slot): id(row) in other
+        for match, rows in reversed(trace.groups[found.index + 1 :])  # the first call of a module counts
+        if match.how != "unmatched" and match.call.kind == "module" and match.call.direction == FORWARD
+        for row in rows
+        if match.call.key not in earlier and row.slot.startswith("parameters.") and _is_random(row)
+    }
+    if len(later) < 2 or not all(later.values()):
+        return None
+    why = f"all {len(later)} random weights of the modules after it differ: a different number of draws is before them"
+    return replace(found, evidence=(*found.evidence, why))
+
+
+def _is_random(row: Row) -> bool:
+    """Whether a weight has different elements in both runs: weights of ones or zeros draw no random numbers."""
+    return all(
+        item is not None and is_tensor(item) and item.get("Max") != item.get("Min") for item in (row.target, row.golden)
+    )
+
+
+def _lacking_parameter(trace: Trace) -> Optional[Candidate]:
+    """The first parameter of a module that the same module of the other run lacks."""
+    for index, (match, rows) in enumerate(trace.groups):
+        if match.how == "unmatched" or match.call.kind != "module" or match.call.direction != FORWARD:
+            continue
+        missing = [row for row in rows if row.absent in _SIDES and row.slot.startswith("parameters.")]
+        if missing:
+            names = [row.slot.partition(".")[2] for row in missing if row.absent == missing[0].absent]
+            what = f"parameter {names[0]}" if len(names) == 1 else f"parameters {', '.join(names)}"
+            said = f"{match.call.key} has no {what} in the {_SIDES[missing[0].absent]}"
+            return replace(candidate("parameter", index, missing[0], trace), said=said)
+    return None
 
 
 def _factor(trace: Trace) -> str:
@@ -146,7 +189,7 @@ def _lost_gradient(trace: Trace, shown: bool = True) -> Optional[Candidate]:
         if match.how == "unmatched" and (match.call.direction != GRADS or match.call.key not in known):
             continue
         for row in rows:
-            side = {"target": "target", "golden": "golden run"}.get(row.absent)
+            side = _SIDES.get(row.absent)
             if not side or not (shown or row.why.kind is Kind.UNMATCHED) or not is_tensor(row.target or row.golden):
                 continue
             kind, _, name = row.slot.partition(".")

@@ -9,6 +9,7 @@ from typing import Any, Optional
 from msprobe.compare.calls import BACKWARD, FORWARD, Match, forward_name, module_path
 from msprobe.compare.measure import distance
 from msprobe.compare.measure.distance import value_key
+from msprobe.compare.origin.arguments import plain_arguments
 from msprobe.compare.origin.trace import Trace, bad_rows
 from msprobe.compare.origin.wording import Candidate
 from msprobe.compare.phases import Phase
@@ -192,11 +193,12 @@ def _unmatched_call(index: int, row: Optional[Row], before: list[int], trace: Tr
     golden_only = match.target is None
     kind = "missing call" if golden_only else "extra call"
     partner = _replacement(index, before, trace)
+    given = plain_arguments(match)
     if partner is not None:
-        return replace(candidate("replaced", index, row, trace), other=partner)
+        return replace(candidate("replaced", index, row, trace, given), other=partner)
     if made[golden_only, match.call.key] > made[not golden_only, match.call.key]:
-        return candidate(kind, index, row, trace)
-    return candidate("elsewhere", index, row, trace)
+        return candidate(kind, index, row, trace, given)
+    return candidate("elsewhere", index, row, trace, given)
 
 
 def _replacement(index: int, before: list[int], trace: Trace) -> Optional[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Callable, Optional
 
 from msprobe.dump.errors import DumpError
@@ -16,6 +17,7 @@ from msprobe.dump.tensor_files.pt_file import STORAGES
 from msprobe.stats import dtypes
 
 MAX_PROGRAM = 1 << 20
+SHORT_PROGRAM = 1 << 10
 MAX_RANK = 64
 _MARK = object()
 
@@ -60,10 +62,17 @@ def read(program: bytes) -> Tensor:
     """The tensor that a pickle program describes. Raises DumpError if it describes anything else."""
     if len(program) > MAX_PROGRAM:
         raise DumpError("its pickle program is far too long for one tensor")
+    return _read_again(program) if len(program) <= SHORT_PROGRAM else _read(program)
+
+
+def _read(program: bytes) -> Tensor:
     result = _Machine(program).run()
     if not isinstance(result, Tensor):
         raise DumpError(f"it holds a {type(result).__name__.lstrip('_')}, not one tensor")
     return result
+
+
+_read_again = lru_cache(maxsize=4096)(_read)  # tensors of the same shape and dtype have the same program
 
 
 class _Machine:

@@ -56,11 +56,30 @@ def open_text(path: Path, inside: Optional[Path] = None) -> IO[str]:
 
 def is_inside(path: Path, directory: Path) -> bool:
     """Whether a path, with all links resolved, lies in a directory."""
+    if _is_below_without_links(path, directory):
+        return True
     try:
         real, above = os.path.realpath(path), os.path.realpath(directory)
     except ValueError:  # a null character
         return False
     return os.path.commonpath([real, above]) == above
+
+
+def _is_below_without_links(path: Path, directory: Path) -> bool:
+    """Whether a path begins with the directory and no part after it is a link: then nothing needs to be resolved."""
+    above = directory.parts
+    below = path.parts[len(above) :]
+    if not above or not below or path.parts[: len(above)] != above or os.pardir in below:
+        return False
+    at = os.fspath(directory)
+    try:
+        for part in below:
+            at = f"{at}{os.sep}{part}"
+            if stat.S_ISLNK(os.lstat(at).st_mode):
+                return False
+    except (OSError, ValueError):  # it does not exist, or a null character
+        return False
+    return True
 
 
 def read_raw(file: IO[bytes], start: int, size: int, mmap: bool) -> np.ndarray[Any, Any]:

@@ -10,6 +10,7 @@ import functools
 import json
 import os
 import traceback
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Optional
@@ -34,6 +35,10 @@ from msprobe.mindspore.seed import seed_all
 from msprobe.mindspore.step_hooks import TaskHooks
 from msprobe.tasks import make_task
 
+_IN_GRAPH = (
+    "MindSpore is in graph mode: msprobe sees single calls only in PYNATIVE mode. Call "
+    "mindspore.set_context(mode=mindspore.PYNATIVE_MODE) in the script"
+)
 _OPTIMIZERS = (nn.Optimizer, optim.Optimizer)
 
 
@@ -53,6 +58,9 @@ class DirectedFrontend(MindSporeFrontend):
         file = context.writer.directory / layout.GENERATORS
         self._write = partial(self._write_states, file, acts, all_states())
         return TaskHooks(apis=partial(DirectedApis, acts=acts), cells=partial(DirectedCells, acts=acts))
+
+    def mode_directory(self, models: Sequence[Any]) -> None:
+        """All steps are in one place: a compiled region is one record."""
 
     def write_generators(self) -> None:
         """Writes what the calls of the open step have drawn."""
@@ -108,7 +116,11 @@ class DirectedDriver:
 
     def finish(self) -> None:
         """The script has ended: a step may still be open."""
-        if self._frontend is not None and not self._over and os.getpid() == self._pid:
+        if self._over or os.getpid() != self._pid:
+            return
+        if self._model is None and in_graph_mode():
+            self._write_refusal()
+        if self._frontend is not None:
             self._guard(self._frontend.write_generators)()
 
     def _patch_init(self) -> None:
@@ -150,10 +162,8 @@ class DirectedDriver:
         if not any(True for _ in cell.get_parameters()):
             return
         if in_graph_mode():
-            self._refuse(
-                "MindSpore is in graph mode: msprobe sees single calls only in PYNATIVE mode. Call "
-                "mindspore.set_context(mode=mindspore.PYNATIVE_MODE) in the script"
-            )
+            self._write_refusal()
+            raise SystemExit(2)  # nothing that the script does from here on can be compared
         self._cell_made()
         self._model = cell
         self._debugger.stop()  # the step continues with hooks on the Cells
@@ -205,11 +215,10 @@ class DirectedDriver:
         """Whether to ignore this call: it runs in a forked worker, or the script has its own debugger."""
         return self._over or os.getpid() != self._pid or PrecisionDebugger._current is not self._debugger
 
-    def _refuse(self, reason: str) -> None:
-        """Ends the script: nothing that it does from here on can be compared."""
+    def _write_refusal(self) -> None:
+        """The parent prints the reason."""
         self._over = True
-        (Path(self._directions.config).parent / REFUSED).write_text(reason, encoding="utf-8")
-        raise SystemExit(2)
+        (Path(self._directions.config).parent / REFUSED).write_text(_IN_GRAPH, encoding="utf-8")
 
     def _guard(self, act: Callable[..., None]) -> Callable[..., None]:
         """Keeps our errors away from the script: logs the error and stops collecting; the script continues."""

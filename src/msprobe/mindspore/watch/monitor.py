@@ -63,6 +63,8 @@ class Monitor(BaseMonitor):
         self._parameters = Parameters(models, self._recording, outside)
         self._optimizers = OptimizerHooks(optimizers, self._guarded(self._optimizer_called))
         self._differentiation = DifferentiationHook(self._parameters, settings.targets, self._guarded)
+        if settings.replay is not None:
+            notices.warn("replay has no effect with MindSpore: msprobe repeats steps of PyTorch models only.")
         if settings.check_ranks:
             notices.warn_once(
                 "check_ranks has no effect with MindSpore; `msprobe watch` compares the ranks from their files."

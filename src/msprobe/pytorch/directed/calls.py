@@ -15,7 +15,7 @@ from msprobe.frameworks.pytorch.api_table import Api
 from msprobe.pytorch.apis.api_calls import Apis
 from msprobe.pytorch.directed.generators import sample
 from msprobe.pytorch.directed.grafting import Grafts
-from msprobe.pytorch.directed.repeat import copy_arguments, random_states, repeat
+from msprobe.pytorch.directed.repeat import copy_arguments, keep_results, random_states, repeat
 from msprobe.pytorch.gradients.backward_graph import InputEdges, tensors_in
 from msprobe.pytorch.modules.module_calls import Modules, is_traced
 
@@ -42,6 +42,11 @@ class DirectedApis(Apis):
         super().__init__(*parts)
         self._acts = acts
         self._counts: Counter[str] = Counter()
+        acts.grafts.on_write = self._note_graft
+
+    def _note_graft(self, tensors: list[Any]) -> None:
+        self._texts.written(tensors)
+        self._texts.forget()
 
     def record(self, api: Api, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         acts = self._acts
@@ -148,6 +153,9 @@ class DirectedModules(Modules):
         values, states = kept
         self._recorder.closed, closed = True, self._recorder.closed  # what runs now is not part of the script
         try:
-            write_report(wanted.report, repeat(module.forward, values, states, wanted.times, wanted.name != name))
+            found = repeat(module.forward, values, states, wanted.times, wanted.name != name)
+            if wanted.results and wanted.name == name:
+                found["results_kept"] = keep_results(module, values, states, wanted.results)
+            write_report(wanted.report, found)
         finally:
             self._recorder.closed = closed

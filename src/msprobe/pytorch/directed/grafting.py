@@ -42,6 +42,8 @@ class Grafts:
         self.done: Counter[str] = Counter()
         self.changed: Counter[str] = Counter()
         self.problems: list[str] = []
+        self.on_write: Callable[[list[Any]], None] = lambda tensors: None
+        """Called with tensors whose memory was written: their version counters have not moved."""
 
     def report(self) -> dict[str, Any]:
         return {"done": dict(self.done), "changed": dict(self.changed), "problems": self.problems}
@@ -91,6 +93,7 @@ class Grafts:
                 self.problems.append(f"{wanted.name}: putting its own values there changes bits")
                 return value
             value = put_all(value, golden, given)
+            self.on_write(found)
             self.done[wanted.name] += 1
             self.changed[wanted.name] += sum(
                 int((one != new).sum()) if one.shape == new.shape else new.numel()

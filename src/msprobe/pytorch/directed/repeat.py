@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import random
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Callable
 
 import numpy as np
@@ -93,6 +95,39 @@ def _gradients(call: Callable[..., Any], args: Any, kwargs: Any, values: Any) ->
     generator = torch.Generator().manual_seed(0)
     incoming = [torch.randn(one.shape, generator=generator).to(one) for one in outputs]
     return [one for one in torch.autograd.grad(outputs, leaves, incoming, allow_unused=True) if one is not None]
+
+
+def keep_results(module: Any, values: Any, states: tuple[Any, ...], directory: str) -> list[str]:
+    """Saves each float result of a module as `own{n}.npy`, and with all values in float64 as `wide{n}.npy`.
+    Returns their dtypes; none if the module does not run in float64."""
+    after = random_states()
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            own = _run_module(module, values, states, lambda one: one.clone())
+            try:
+                wide = _run_module(module, values, states, lambda one: _widen(one.clone()))
+            except (RuntimeError, TypeError):
+                return []
+    finally:
+        set_random_states(after)
+    for number, (one, other) in enumerate(zip(own, wide)):
+        for title, tensor in (("own", one), ("wide", other)):
+            np.save(Path(directory) / f"{title}{number}.npy", tensor.detach().double().cpu().numpy())
+    return [str(one.dtype).partition(".")[2] for one in own]
+
+
+def _run_module(module: Any, values: Any, states: tuple[Any, ...], change: Callable[[Any], Any]) -> list[Any]:
+    """The float results of a module with changed copies of its inputs, parameters and buffers."""
+    set_random_states(states)
+    args, kwargs = map_leaves(values, lambda one: change(one) if isinstance(one, torch.Tensor) else one)
+    named = (*module.named_parameters(), *module.named_buffers())
+    found = torch.func.functional_call(module, {name: change(one.detach()) for name, one in named}, args, kwargs)
+    return [one for one in tensors_in(found, []) if one.is_floating_point()]
+
+
+def _widen(tensor: Any) -> Any:
+    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def _is_leaf(value: Any) -> bool:

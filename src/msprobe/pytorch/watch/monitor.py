@@ -9,7 +9,8 @@ Training with it is bit-identical to training without it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import Any, Optional
 
 import torch
@@ -50,6 +51,7 @@ class Monitor(BaseMonitor):
         self._stepped = False
         self._overflowed = False
         self._scale = 1.0
+        self._replay: Any = None
         if self._on:
             self._guarded(self._make_sources)(self._settings, models, torch_optimizers(optimizer))
         if self._on:
@@ -64,10 +66,32 @@ class Monitor(BaseMonitor):
         self._stale = StaleGradient(self._parameters, self._gauge, self._guarded)
         self._hooks = (self._backward, self._modules, self._stale)
         self._ranks = RankCheck(self._parameters, self._recording) if settings.check_ranks else None
+        if settings.replay is not None:
+            from msprobe.pytorch.watch.replay import Replay
+
+            self._replay = Replay(models, self._recording, settings.replay, self._quiet)
         if settings.dump is not None:
             from msprobe.pytorch import PrecisionDebugger
 
             self._make_dump(PrecisionDebugger, unwrapped(models[0]) if len(models) == 1 else models)
+
+    @contextlib.contextmanager
+    def _quiet(self) -> Iterator[None]:
+        self._is_quiet = True
+        try:
+            yield
+        finally:
+            self._is_quiet = False
+
+    def _prepare(self, step: int, unchanged: bool) -> None:
+        super()._prepare(step, unchanged)
+        if self._replay is not None:
+            self._replay.prepare(step)
+
+    def _remove(self) -> None:
+        super()._remove()
+        if self._replay is not None:
+            self._replay.end()
 
     def _install(self, found: StepFigures, unchanged: bool) -> None:
         self._stepped = self._overflowed = False
@@ -77,6 +101,8 @@ class Monitor(BaseMonitor):
     def _optimizer_steps(self, optimizer: Any, mine: list[Any]) -> None:
         self._stepped = True
         self._stale.used(mine)
+        if self._replay is not None:
+            self._replay.check(self.step_number)
         if not self._settings.wants(self.step_number):
             return
         flag = getattr(optimizer, "found_inf", None)  # a fused optimizer under a gradient scaler decides by itself

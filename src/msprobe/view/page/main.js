@@ -31,7 +31,7 @@ function tabsShown() {
   const ranks = new Set(table?.units.flatMap((unit) => unit.ranks ?? [unit.rank]));
   const applies = {
     rows: true, tensor: source.live && answer?.tensors, trends: table?.units.length > 1, ranks: ranks.size > 1,
-    match: source.live && kind === "comparison" && (hasUnmatched() || Object.keys(answer.mapping || {}).length > 0), collect: kind !== "check",
+    match: source.live && kind === "comparison" && !answer.proof && (hasUnmatched() || Object.keys(answer.mapping || {}).length > 0), collect: kind !== "check",
   };
   return Object.keys(TABS).filter((name) => applies[name]);
 }
@@ -121,6 +121,7 @@ function edges() {
 async function load() {
   const answer = await source.answer();
   Object.assign(state, { answer, version: answer.version });
+  document.body.dataset.kind = answer.kind;
   if (state.table === null) {
     paintTabs();
     emit("answer");

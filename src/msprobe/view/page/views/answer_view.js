@@ -7,6 +7,7 @@ import { goTo } from "../navigate.js";
 import { inLanguage } from "../sentences.js";
 import { on, set, state } from "../state.js";
 import { t, verdictWord } from "../words.js";
+import { proofOf } from "./proof_view.js";
 import { runsOf } from "./runs_view.js";
 
 const ORDER = ["type", "dtype", "shape", "value", "Max", "Min", "Mean", "Norm", "md5", "requires_grad"];
@@ -30,6 +31,7 @@ export function sideBySide(sides, golden, brief = false) {
 
 function sentenceOf(answer) {
   if (!answer.sentence) return t(answer.verdict);
+  if (answer.proof) return inLanguage(answer.sentence);
   const word = answer.kind === "comparison" ? t("origin") : answer.verdict === "same" ? "" : t("found");
   return word + (answer.verdict === "same" ? "" : t("colon")) + inLanguage(answer.sentence);
 }
@@ -55,8 +57,8 @@ function render() {
   const heading = answer.golden ? `${title(answer.target)}  ${t("against")}  ${title(answer.golden)}` : title(answer.target);
   const shown = answer.facts.filter(([key]) => !answer.code || key !== "source" && key !== "inside");
   const facts = el("dl", {}, ...shown.flatMap(([key, text]) => [el("dt", { text: t(key) }), el("dd", { class: "mono", text: title(key === "source" ? text : inLanguage(text)) })]));
-  const bad = !["same", "clean", "not_compared"].includes(answer.verdict);
-  const good = answer.verdict === "same" || answer.verdict === "clean";
+  const bad = !["same", "clean", "not_compared", "proved"].includes(answer.verdict);
+  const good = ["same", "clean", "proved"].includes(answer.verdict);
   const go = el("button", { id: "go", text: t("go") + " ↵", onclick: goToAnswer });
   const fold = el("button", { id: "fold", "aria-expanded": String(!state.folded), text: state.folded ? t("unfold") : t("fold"), onclick: () => { set("folded", { folded: !state.folded }); render(); byId("fold").focus(); } });
   box.className = state.folded ? "folded" : "";
@@ -65,7 +67,7 @@ function render() {
     runsOf(answer) || "",
     el("div", { class: "box" + (bad ? " bad" : good ? " good" : "") },
       el("div", { class: "sentence", text: title(sentenceOf(answer)) }),
-      facts, answer.code ? codeOf(answer.code, render) : el("div"),
+      ...(answer.proof ? [proofOf(answer.proof)] : []), facts, answer.code ? codeOf(answer.code, render) : el("div"),
       answer.sides ? el("div", {}, el("div", { class: "dim mono", text: title(answer.slot) }), sideBySide(answer.sides, answer.golden !== null, true)) : el("div")));
   if (answer.notes.length && !state.folded)
     box.append(el("details", { open: answer.notes.length < 3 }, el("summary", { text: `${t("notes")} (${answer.notes.length})` }), ...answer.notes.slice(0, 50).map((note) => el("div", { class: "dim wrap", text: title(note) }))));

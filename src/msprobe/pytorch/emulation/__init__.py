@@ -1,0 +1,1 @@
+"""Runs the Linear modules of a script in an emulated low-precision format: for `msprobe precision --emulate`."""

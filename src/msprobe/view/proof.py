@@ -1,0 +1,110 @@
+"""The directory that `msprobe prove -o` made: the proof on top, and below it the target against its last run.
+
+In the last run the blamed calls have the golden results, so what differs between the two is what the grafts changed.
+The golden dump is not opened: proof.json is not trusted, and msprobe opens only what the command line names.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Optional
+
+from msprobe.dump.errors import DumpError
+from msprobe.dump.items import read_number
+from msprobe.dump.plural import count
+from msprobe.dump.untrusted.regular_files import read_regular
+from msprobe.view.call_details import shown
+from msprobe.view.comparing import load_comparison
+from msprobe.view.material import Answer, Material, Progress
+from msprobe.view.single_dump import load_dump
+
+FILE = "proof.json"
+MOST_BYTES = 16 << 20
+MOST_CAUSES = 100
+NOTE = "the rows compare the target with its run in which these calls have the golden results (here: golden)"
+_VERDICTS = {"proved": "proved", "not proved": "differs", "not the cause": "differs"}
+
+
+def is_proof(path: Path) -> bool:
+    return (path / FILE).is_file()
+
+
+def load_proof(path: Path, progress: Optional[Progress] = None) -> Material:
+    proof = _read(path)
+    runs = sorted(path.glob("run*/dump"), key=lambda run: (len(run.parent.name), run.parent.name))
+    if not runs:
+        raise DumpError(f"{path} has a {FILE}, but no dumps (run1/dump, …); give the directory that prove -o made.")
+    has_both = len(runs) > 1
+    material = load_comparison(runs[0], runs[-1], {}, progress) if has_both else load_dump(runs[-1])
+    found = material.answer
+    facts = [("loss", text) for text in [_loss(proof)] if text]
+    facts += [("now", proof["rest"])] if proof["rest"] and proof["verdict"] != "proved" else []
+    material.answer = Answer(
+        _VERDICTS[proof["verdict"]], _sentence(proof), facts, [*([NOTE] if has_both else []), *found.notes],
+        found.unit, found.row, found.stacks, found.ranks,
+    )  # fmt: skip
+    material.proof = proof
+    return material
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(read_regular(path / FILE, path, MOST_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
+        raise DumpError(f"{path / FILE} cannot be read: {str(error).splitlines()[0][:200]}.") from None
+    causes = value.get("causes") if isinstance(value, dict) else None
+    if not isinstance(causes, list) or value.get("verdict") not in _VERDICTS:
+        raise DumpError(f"{path / FILE} is not a proof of `msprobe prove`.")
+    numbers = {key: _number(value.get(key)) for key in ("target", "golden")}
+    counts = {key: _whole(value.get(key)) for key in ("step", "differing")}
+    after = value.get("after")
+    return {
+        **numbers,
+        **counts,
+        "verdict": value["verdict"],
+        "exact": value.get("exact") is True,
+        "rest": _text(value.get("rest")),
+        "after": [_number(one) for one in after[:MOST_CAUSES]] if isinstance(after, list) else [],
+        "causes": [_cause(one) for one in causes[:MOST_CAUSES] if isinstance(one, dict)],
+    }
+
+
+def _cause(one: dict[str, Any]) -> dict[str, Any]:
+    texts = {key: _text(one.get(key)) for key in ("name", "module", "source", "sentence")}
+    counts = {key: _whole(one.get(key)) for key in ("ran", "changed", "calls", "left")}
+    return {**texts, **counts, "share": _number(one.get("share"))}
+
+
+def _text(value: Any) -> str:
+    return str(shown(value)) if isinstance(value, str) else ""
+
+
+def _number(value: Any) -> Optional[float]:
+    return read_number(value)
+
+
+def _whole(value: Any) -> Optional[int]:
+    return value if type(value) is int and 0 <= value < 1 << 53 else None
+
+
+def _sentence(proof: dict[str, Any]) -> str:
+    names = " and ".join(_title(one) for one in proof["causes"])
+    how = " bit for bit" if proof["exact"] else " within rounding"
+    if proof["verdict"] == "proved":
+        return f"Proved: with {names} replaced by the golden result, the run is the same{how}"
+    word = "Not the cause" if proof["verdict"] == "not the cause" else "Not proved"
+    return f"{word}: with {names} replaced by the golden result, the run still differs"
+
+
+def _title(cause: dict[str, Any]) -> str:
+    more = (cause["calls"] or 1) - 1
+    return f"{cause['name']} and {count(more, 'more call')} of this line" if more > 0 else str(cause["name"])
+
+
+def _loss(proof: dict[str, Any]) -> str:
+    if proof["target"] is None or proof["golden"] is None or not proof["after"]:
+        return ""
+    parts = [f"{proof['target']:.6g}", *(f"{one:.6g}" for one in proof["after"] if one is not None)]
+    step = "" if proof["step"] is None else f" at step {proof['step']}"
+    return f"{' → '.join(parts)}, golden {proof['golden']:.6g}{step}"
