@@ -211,7 +211,9 @@ def test_a_module_that_gives_another_shape_is_named(tmp_path: Path, level: str) 
             == "Module.router.Router.forward.0 gives output.1 in a different shape: [6, 1], not [6, 2]"
         )
     else:
-        assert found.origin.sentence.startswith("Tensor.topk.0.forward in Module.router.Router was called with another")
+        assert found.origin.sentence.startswith(
+            "Tensor.topk.0.forward in Module.router.Router was called with a different"
+        )
 
 
 def test_another_shape_is_followed_to_the_call_that_brings_it_in(tmp_path: Path) -> None:
