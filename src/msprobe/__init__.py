@@ -15,3 +15,12 @@ if os.path.exists(_BESIDE):  # noqa: PTH110 a file of mindstudio-probe
     from msprobe.system.neighbour import BESIDE
 
     warnings.warn(BESIDE, stacklevel=2)
+
+
+def __getattr__(name: str) -> object:
+    """`msprobe.view(…)` of a notebook, imported when it is first used."""
+    if name != "view":
+        raise AttributeError(f"module 'msprobe' has no attribute {name!r}")
+    import importlib
+
+    return importlib.import_module("msprobe.view")

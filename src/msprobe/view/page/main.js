@@ -121,6 +121,7 @@ function edges() {
 async function load() {
   const answer = await source.answer();
   Object.assign(state, { answer, version: answer.version });
+  document.body.dataset.kind = answer.kind;
   if (state.table === null) {
     paintTabs();
     emit("answer");

@@ -34,7 +34,8 @@ function writeAddress() {
   if (state.verdicts.includes(false)) parts.set("verdicts", state.verdicts.map(Number).join(""));
   if (state.range) parts.set("range", state.range.join("-"));
   const text = "#" + parts;
-  if (location.hash !== text) history.replaceState(null, "", text);
+  if (location.hash === text) return;
+  try { history.replaceState(null, "", text); } catch { /* a notebook: its frame has no address */ }
 }
 
 // Returns whether the address contains a state.
