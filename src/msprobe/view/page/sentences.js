@@ -71,6 +71,7 @@ const FORMS = [
   [/^statistics do not see the order of elements: (.+) may differ in it$/, (slots) => `统计量看不出元素的顺序：${slots === "input" ? "输入" : slots} 的顺序可能不同`],
   [/^it reached ranks? (.+) through (\S+)$/, (ranks, x) => `经 ${x} 传到卡 ${ranks}`],
   [/^the golden run passes the result of (\S+); the target passes something else$/, (x) => `标杆传递的是 ${x} 的输出；目标传递的是别的值`],
+  [/^the (target|golden run) passes (.+) to (\S+)$/, (side, given, x) => `${SIDES[side]}向 ${x} 传入 ${given}`],
   [/^find where the two runs get this argument from, make it the same and compare again$/, () => "找出两次运行中该参数的来源，改为一致后再比对"],
   [/^compare how the two runs load or initialise their weights and buffers/, () => "检查两次运行如何加载或初始化权重和缓冲区（种子、检查点、数据类型）"],
   [/^compare this code of the two runs:/, () => "比较两次运行的这段代码：可能被修改、走了另一分支，或安装了另一版本"],
