@@ -35,6 +35,7 @@ class Benchmark:
 BENCHMARKS = (
     Benchmark("kernel", "kernel.py"),
     Benchmark("pytorch", "run.py", ("--rounds", "1", "--only", "L0/statistics", "--only", "mix/statistics"), True),
+    Benchmark("parts", "parts.py", ("--steps", "5")),
     Benchmark("mindspore", "mindspore_run.py", ("--rounds", "1", "--only", "L1/statistics")),
     Benchmark("tasks", "tasks.py", ("--rounds", "1", "--only", "overflow_check")),
     Benchmark("compare", "compare.py", has_peer=True),

@@ -350,7 +350,7 @@ def test_with_tls_only_peers_with_the_right_certificate_connect(
         heard.arrival()
         channel.close()
         assert heard.inbox.take() is None
-        heard.wait_for("encrypted with TLSv1.3, frames are signed with HMAC-SHA256")
+        heard.wait_for(f"encrypted with TLSv1.3, frames are signed with {frame_mac.names()[0]}")
     finally:
         heard.listener.close()
 
@@ -402,6 +402,60 @@ def test_the_code_of_a_frame_is_the_hmac_of_its_number_and_content(length: int) 
         for part in (content[:7], bytearray(content[7:5000]), memoryview(content)[5000:]):
             mine.update(part)
         assert mine.digest() == hmac.digest(key, number.to_bytes(12, "little") + content, "sha256")
+
+
+@pytest.mark.parametrize("length", [0, 1, 64, 4096, 100_003])
+def test_the_fast_code_is_aes_gcm_of_an_empty_text(length: int) -> None:
+    ciphers = pytest.importorskip("cryptography.hazmat.primitives.ciphers.aead", reason="cryptography is missing")
+    key, content = os.urandom(32), os.urandom(length)
+    mine = frame_mac.make(frame_mac.AES_GMAC, key)
+    for number in (0, 1, 1 << 40):
+        mine.start(number)
+        for part in (content[:7], bytearray(content[7:5000]), memoryview(content)[5000:]):
+            mine.update(part)
+        assert mine.digest() == ciphers.AESGCM(key).encrypt(number.to_bytes(12, "little"), b"", content)
+
+
+def _converse(sender_has: list[str], checker_has: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """The codes that both ends use after a handshake and a frame in each direction."""
+    checking = threading.get_ident()
+    monkeypatch.setattr(frame_mac, "names", lambda: checker_has if threading.get_ident() == checking else sender_has)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        sending, used = Channel(theirs), []
+
+        def send() -> None:
+            sending.greet(SECRET.encode(), session())
+            sending.send(frames.CALL, b"a call")
+            used.append(sending._expect(frames.DONE))
+
+        peer = threading.Thread(target=send)
+        peer.start()
+        channel = Channel(ours)
+        channel.welcome(SECRET.encode(), channel.receive_greeting(SECRET.encode()), {"wanted": True})
+        assert channel._expect(frames.CALL) == b"a call"
+        channel.send(frames.DONE, b"done")
+        peer.join(20)
+        assert used == [b"done"]
+    return sending.code, channel.code
+
+
+def test_both_ends_use_the_fastest_code_that_both_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    both, old = [frame_mac.AES_GMAC, frame_mac.HMAC_SHA256], [frame_mac.HMAC_SHA256]
+    if frame_mac.names() == both:
+        assert _converse(both, both, monkeypatch) == (frame_mac.AES_GMAC,) * 2
+    assert _converse(old, both, monkeypatch) == (frame_mac.HMAC_SHA256,) * 2
+    assert _converse(both, old, monkeypatch) == (frame_mac.HMAC_SHA256,) * 2
+
+
+@pytest.mark.parametrize("offered", [None, "AES-256-GMAC", 3, ["other"], [], [[]]])
+def test_a_peer_that_offers_no_code_we_have_gets_hmac(offered: Any) -> None:
+    assert frame_mac.choose(offered) == frame_mac.HMAC_SHA256
+
+
+def test_without_the_package_only_hmac_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame_mac, "_has_gmac", lambda: False)
+    assert frame_mac.names() == [frame_mac.HMAC_SHA256]
 
 
 def test_silent_peers_do_not_keep_a_sender_out(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -148,16 +147,15 @@ def test_a_closed_output_is_an_error_and_a_closed_error_output_is_not() -> None:
 
 def test_control_c_is_quiet_and_exit_code_130(tmp_path: Path) -> None:
     started = (
-        "import signal, sys, time; from msprobe import cli; from msprobe.dump import reader\n"
+        "import os, signal, sys, time; from msprobe import cli; from msprobe.dump import reader\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # the tests may run where Ctrl-C is ignored
-        "reader.open_dump = lambda *given: time.sleep(60)\n"  # a dump that takes long to read
-        "print('on', flush=True); sys.exit(cli.main(sys.argv[1:]))"
+        "reader.open_dump = lambda *given: (os.write(1, b'on\\n'), time.sleep(60))\n"  # a dump that takes long to read
+        "sys.exit(cli.main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", started, "show", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    process.stdout.readline()
-    time.sleep(1.5)
+    assert process.stdout.readline() == "on\n"
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert (process.returncode, errors) == (130, "")

@@ -1,4 +1,4 @@
-"""Pairs that compute the same in another way are the same; the faults beside them are found."""
+"""Pairs that compute the same in a different way are the same; the faults beside them are found."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def test_settings_that_move_with_the_groups_are_said_by_parameter(tmp_path: Path
     found = answer(tmp_path, groups=moved)
     assert found.origin is not None
     assert found.origin.sentence == (
-        "AdamW: the parameters are in other groups; weight_decay is 0.01, not 0 for fc1.bias"
+        "AdamW: the parameters are in different groups; weight_decay is 0.01, not 0 for fc1.bias"
     )
 
 
@@ -211,7 +211,9 @@ def test_a_module_that_gives_another_shape_is_named(tmp_path: Path, level: str) 
             == "Module.router.Router.forward.0 gives output.1 in a different shape: [6, 1], not [6, 2]"
         )
     else:
-        assert found.origin.sentence.startswith("Tensor.topk.0.forward in Module.router.Router was called with another")
+        assert found.origin.sentence.startswith(
+            "Tensor.topk.0.forward in Module.router.Router was called with a different"
+        )
 
 
 def test_another_shape_is_followed_to_the_call_that_brings_it_in(tmp_path: Path) -> None:

@@ -21,13 +21,15 @@ import collected_targets
 import dump_targets
 import other_targets
 import parallel_targets
+import store_targets
 from fuzzing import Target, fuzz
 
 MEMORY = 8 << 30
 
 
 def make_targets(directory: Path) -> list[Target]:
-    parts = {"dumps": dump_targets, "others": other_targets, "parallel": parallel_targets, "runs": collected_targets}
+    parts = {"dumps": dump_targets, "others": other_targets, "parallel": parallel_targets, "runs": collected_targets,
+             "stores": store_targets}  # fmt: skip
     return [target for name, part in parts.items() for target in part.make_targets(directory / name)]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from dataclasses import dataclass
 from typing import Any, Callable
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from msprobe.pytorch.graft import GraftError, causal_shares, grafted, put
+from msprobe.pytorch.graft import GraftError, causal_shares, grafted, put, put_all
 
 
 def test_put_changes_the_values_and_keeps_the_graph() -> None:
@@ -50,6 +52,31 @@ def test_another_dtype_and_shared_elements_get_a_new_tensor() -> None:
     new.sum().backward()
     assert torch.equal(x.grad, torch.ones(3))
     assert torch.equal(put(torch.zeros(1).expand(4), torch.arange(4.0)), torch.arange(4.0))
+
+
+@dataclass(frozen=True)
+class _Result:
+    first: torch.Tensor
+    second: dict[str, torch.Tensor]
+
+
+class _Output(OrderedDict[str, torch.Tensor]):
+    """Like an output of transformers: its members are attributes too."""
+
+    def __getattr__(self, name: str) -> torch.Tensor:
+        return self[name]
+
+
+def test_a_result_keeps_its_class() -> None:
+    x = torch.zeros(2)
+    golden = [torch.ones(2), torch.full((2,), 2.0)]
+    for value in (_Result(x, {"a": torch.zeros(2)}), _Output(first=x, second=torch.zeros(2))):
+        new = put_all(value, golden, [x])  # the call returned its input: a new tensor takes its place
+        assert type(new) is type(value)
+        assert new.first.tolist() == [1, 1]
+        assert x.tolist() == [0, 0]
+        second = new.second["a"] if isinstance(new, _Result) else new.second
+        assert second.tolist() == [2, 2]
 
 
 def test_another_shape_is_refused() -> None:

@@ -267,11 +267,15 @@ def test_a_forked_child_ends_by_sigterm_without_writing(tmp_path):
     debugger = PrecisionDebugger(configured(tmp_path))
     debugger.start()
     torch.relu(torch.ones(2))
+    ready, says_ready = os.pipe()
     child = os.fork()
     if child == 0:
+        os.write(says_ready, b"1")
         time.sleep(60)
         os._exit(0)
-    time.sleep(0.2)
+    assert os.read(ready, 1) == b"1"
+    os.close(ready)
+    os.close(says_ready)
     os.kill(child, signal.SIGTERM)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
     debugger.stop()

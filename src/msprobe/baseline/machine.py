@@ -34,7 +34,9 @@ class Machine:
     def key(self) -> str:
         """The directory of a baseline of this machine. The number of threads is not part of it: one machine has one
         baseline."""
-        digest = hashlib.blake2b(f"{self.cpu}|{self.features}|{self.variables}".encode(), digest_size=4).hexdigest()
+        digest = hashlib.blake2b(
+            f"{self.cpu}|{self.features}|{self.variables}".encode("utf-8", "surrogatepass"), digest_size=4
+        ).hexdigest()
         return re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{self.arch}-{self.device}-{self.framework}{self.public}-{digest}")
 
     @property

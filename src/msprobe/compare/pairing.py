@@ -9,9 +9,9 @@ from __future__ import annotations
 from msprobe.compare.align.translate import Translation, operation_of, parameter_name
 from msprobe.compare.calls import BACKWARD, FORWARD, Call, Match, shapes
 from msprobe.compare.measure.distance import result_key
+from msprobe.compare.operators import COMMUTATIVE
 from msprobe.compare.rows import RAISED, Item, Row, is_tensor, plain, row_name, slots
 
-_COMMUTATIVE = {"add", "mul", "eq", "ne", "maximum", "minimum", "logical_and", "logical_or"}
 _FIRST, _SECOND = "input.0", "input.1"
 
 
@@ -74,7 +74,7 @@ class Pairing:
         self, match: Match, target: Call, ours: list[tuple[str, Item]], theirs: dict[str, Item]
     ) -> dict[str, str]:
         if target.direction == FORWARD:
-            if target.kind == "api" and operation_of(target.key) in _COMMUTATIVE and _operands_swapped(ours, theirs):
+            if target.kind == "api" and operation_of(target.key) in COMMUTATIVE and _operands_swapped(ours, theirs):
                 self._swapped.add((target.key, target.number))
                 return {_FIRST: _SECOND, _SECOND: _FIRST}
         elif target.direction == BACKWARD:

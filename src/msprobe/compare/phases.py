@@ -54,10 +54,6 @@ def updates_weights(match: Match, stacks: Stacks) -> bool:
     return bool(frame) and "closure(" not in frame.rpartition("\n")[2]
 
 
-def is_made_by_optimizer(match: Match, stacks: Stacks) -> bool:
-    return bool(_innermost(match, stacks, _OPTIMIZERS))
-
-
 def clears_gradients(match: Match, stacks: Stacks) -> bool:
     """True for a call that zero_grad makes to fill gradients with zeros."""
     word = match.call.key.rpartition(".")[2]

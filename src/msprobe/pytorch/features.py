@@ -53,3 +53,10 @@ def context_parallel_module() -> Any:
     """The module of context parallelism, if the script has imported it; it moved in 2.10."""
     package = "torch.distributed.tensor.experimental."
     return sys.modules.get(f"{package}_context_parallel._attention") or sys.modules.get(f"{package}_attention")
+
+
+def inductor_names_kernels() -> bool:
+    """Whether Inductor can say which node a kernel computes. 2.9 can, 2.7 cannot."""
+    config = importlib.import_module("torch._inductor.config")
+    debug = importlib.import_module("torch._inductor.debug")
+    return hasattr(config.trace, "provenance_tracking_level") and hasattr(debug, "create_kernel_information_json")

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
-from msprobe.check.online.frame_mac import FrameMac
+from msprobe.check.online import frame_mac
 from msprobe.dump.errors import DumpError
 
 HEAD = struct.Struct("<4sBBHQQ")
@@ -48,10 +48,11 @@ class Session(NamedTuple):
 
 
 class Greeting(NamedTuple):
-    """The session of the peer, and the bytes of the handshake that both sides have seen."""
+    """The session of the peer, the bytes of the handshake that both sides have seen, and the code of their frames."""
 
     session: Session
     seen: bytes
+    code: str
 
 
 def read_secret(path: Optional[Path]) -> bytes:
@@ -78,8 +79,9 @@ class Channel:
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._more = 0 if isinstance(sock, ssl.SSLSocket) else getattr(socket, "MSG_MORE", 0)
-        self._out: Optional[FrameMac] = None
-        self._in: Optional[FrameMac] = None
+        self._out: Optional[frame_mac.Code] = None
+        self._in: Optional[frame_mac.Code] = None
+        self.code = frame_mac.HMAC_SHA256
         self._sent = self._received = 0
         self._buffer = memoryview(bytearray(PIECE))
         self._ahead = b""  # bytes that were read ahead
@@ -97,7 +99,8 @@ class Channel:
         if len(theirs) != 32:  # otherwise its end could be taken for the beginning of the next part of `seen`
             raise Refused("it does not speak this protocol")
         ours = os.urandom(32)
-        about_us = json.dumps({"session": session.name, "rank": session.rank}).encode()
+        about = {"session": session.name, "rank": session.rank, "codes": frame_mac.names()}
+        about_us = json.dumps(about).encode()
         seen = theirs + ours + about_us
         self.send(PROOF, ours + _proof(secret, b"sender", seen) + about_us)
         answer = self._expect(WELCOME, WELCOME_LIMIT)
@@ -105,7 +108,10 @@ class Channel:
         if not hmac.compare_digest(answer[:PROOF_BYTES], _proof(secret, b"checker", seen)):
             raise Refused("the checker does not know the secret")
         wishes = read_object(answer[PROOF_BYTES:])
-        self._begin(secret, seen, b"sender", b"checker")
+        code = wishes.get("code", frame_mac.HMAC_SHA256)
+        if code not in frame_mac.names():
+            raise Refused("it wants a code of frames that was not offered")
+        self._begin(secret, seen, code, b"sender", b"checker")
         return wishes
 
     def receive_greeting(self, secret: bytes) -> Greeting:
@@ -123,19 +129,20 @@ class Channel:
             raise Refused("the name of its session is not valid")
         if type(rank) is not int or not 0 <= rank < 1 << 31:
             raise Refused("its rank is not valid")
-        return Greeting(Session(name, rank), seen)
+        return Greeting(Session(name, rank), seen, frame_mac.choose(said.get("codes")))
 
     def welcome(self, secret: bytes, greeting: Greeting, wishes: dict[str, Any]) -> None:
         """The second half of the checker's handshake. `wishes` says which calls it wants."""
-        text = json.dumps(wishes).encode()
+        text = json.dumps({**wishes, "code": greeting.code}).encode()
         seen = greeting.seen + text
         self.send(WELCOME, _proof(secret, b"checker", seen) + text)
-        self._begin(secret, seen, b"checker", b"sender")
+        self._begin(secret, seen, greeting.code, b"checker", b"sender")
 
-    def _begin(self, secret: bytes, seen: bytes, out: bytes, into: bytes) -> None:
+    def _begin(self, secret: bytes, seen: bytes, code: str, out: bytes, into: bytes) -> None:
         """Signs every later frame with a key of this connection and direction."""
-        self._out = FrameMac(_proof(secret, b"key " + out, seen))
-        self._in = FrameMac(_proof(secret, b"key " + into, seen))
+        self.code = code
+        self._out = frame_mac.make(code, _proof(secret, b"key " + out, seen))
+        self._in = frame_mac.make(code, _proof(secret, b"key " + into, seen))
         self._sent = self._received = 0
         self._deadline = None
         self._socket.settimeout(None)
@@ -173,7 +180,7 @@ class Channel:
             out.update(small)
             self._socket.sendall(small + out.digest())
 
-    def _send_signed(self, out: FrameMac, data: Union[bytearray, memoryview]) -> None:
+    def _send_signed(self, out: frame_mac.Code, data: Union[bytearray, memoryview]) -> None:
         if data:
             out.update(data)
             self._socket.sendall(data, self._more)

@@ -106,7 +106,8 @@ class Listener:
             wanted = greeting.session.rank in self._ranks
             channel.welcome(self._secret, greeting, {"wanted": wanted, **self._lists})
             if wanted:
-                self._inbox.log(f"Rank {greeting.session.rank} is connected from {peer}; {tls.describe(sock)}.")
+                protection = tls.describe(sock, channel.code)
+                self._inbox.log(f"Rank {greeting.session.rank} is connected from {peer}; {protection}.")
                 frames.keep_alive(sock)
                 self._receive_frames(channel, greeting.session)
         finally:

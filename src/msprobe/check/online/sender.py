@@ -194,7 +194,8 @@ class _TcpSender:
             raise
         if not self._said_connected:
             self._said_connected = True
-            print(f"[msprobe] INFO: sending calls to {self._address()}; {tls.describe(sock)}.", file=sys.stderr)
+            protection = tls.describe(sock, channel.code)
+            print(f"[msprobe] INFO: sending calls to {self._address()}; {protection}.", file=sys.stderr)
         if not wishes.get("wanted"):
             print(f"[msprobe] INFO: the checker does not want rank {self._session.rank}.", file=sys.stderr)
             channel.close()

@@ -24,9 +24,9 @@ def client_context(cert: Place, key: Place, authority: Place) -> Optional[ssl.SS
     return _context(ssl.Purpose.SERVER_AUTH, cert, key, authority)
 
 
-def describe(used: Union[bool, socket.socket]) -> str:
-    """How frames are protected, in general or on one connection, for the log."""
-    signed = f"frames are signed with {frame_mac.NAME}"
+def describe(used: Union[bool, socket.socket], code: Optional[str] = None) -> str:
+    """How frames are protected, in general or on one connection with this code, for the log."""
+    signed = f"frames are signed with {code or ' or '.join(frame_mac.names())}"
     if isinstance(used, ssl.SSLSocket):
         return f"encrypted with {used.version()}, {signed}"
     if used is True:

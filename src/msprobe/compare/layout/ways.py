@@ -24,10 +24,6 @@ class Way(NamedTuple):
     placements: tuple[str, ...]
     order: tuple[int, ...] = ()
 
-    @property
-    def is_whole(self) -> bool:
-        return all(one == R for one in self.placements)
-
     def along(self, placement: str) -> tuple[int, ...]:
         return tuple(place for place, one in enumerate(self.placements) if one == placement)
 

@@ -15,7 +15,7 @@ from typing import Any, Optional
 from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Match, forward_name
 from msprobe.compare.measure.distance import count, epsilon, is_repetition, number, result_key, value_key
 from msprobe.compare.measure.rows import SAME_STATISTICS
-from msprobe.compare.operators import UPDATE
+from msprobe.compare.operators import UPDATE, draws
 from msprobe.compare.origin.arguments import other_arguments, plain_arguments, slot_text
 from msprobe.compare.origin.loop_findings import findings
 from msprobe.compare.origin.other_shape import blame_other_shape, first_of_other_shape, maker_of_other_shape
@@ -39,12 +39,6 @@ from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import Kind
 from msprobe.compare.rows import INTRODUCED, PROPAGATED, Row, is_tensor
 from msprobe.dump.collectives import is_collective
-
-_RANDOM = (
-    "dropout", "bernoulli", "rand", "randn", "randint", "randperm", "multinomial", "normal", "uniform", "rrelu",
-    "gumbel_softmax", "exponential",
-)  # fmt: skip
-
 
 _SIDES = {"target": "target", "golden": "golden run"}
 REORDERED = "its result has the same statistics: the order of the elements differs"
@@ -240,8 +234,7 @@ def _blame(index: int, trace: Trace) -> Candidate:
     row = max(bad, key=lambda found: found.distance or 0.0)
     if is_collective(match.call.key):
         return candidate("received", index, row, trace)
-    word = match.call.key.rpartition(".")[2].strip("_").lower()
-    if word.startswith(_RANDOM):
+    if draws(match.call.key):
         return candidate("random", index, row, trace)
     inexact = any(other.distance for other in rows if other.is_input)
     if inexact and any(_is_discrete(other) for other in bad):
@@ -352,10 +345,6 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
         return _shifted(blame_other_shape(*shaped, trace), index, trace)
     ours = _producer(row.target, index, trace, golden=False)
     theirs = _producer(row.golden, index, trace, golden=True)
-    if ours is None and theirs is None:
-        views = _views(row, trace)
-        if views is not None:
-            return candidate("wiring", index, row, trace, (views,))
     if ours is not None and theirs is not None and ours is not theirs:
         said = f"the target passes the result of {ours.call.name}, the golden run that of {_golden_name(theirs)}"
         return candidate("wiring", index, row, trace, (said,))
@@ -376,6 +365,9 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
     around = None if alone else given_around(index, row, trace)
     if around is not None:
         return _shifted(around, index, trace)
+    views = None if alone else _views(row, trace)
+    if views is not None:
+        return candidate("wiring", index, row, trace, (views,))
     found = alone or candidate("input", index, row, trace, _extra_before(index, trace))
     return found if alone else replace(found, said=after_the_model(index, row, trace))
 

@@ -22,7 +22,6 @@ BLOCKED = {
     "NDC1HWC0": ("N", "D", "C1", "H", "W", "C0"),
     "FRACTAL_Z_3D": ("D", "C1", "H", "W", "N1", "N0", "C0"),
 }
-TARGETS = (*PLAIN, "ND")
 # The possible axes of a shape with fewer dimensions than the layout; the missing axes have size 1.
 _SHORT = {1: ("C",), 2: ("NC", "CH"), 3: ("CHW", "NCH")}
 

@@ -18,6 +18,7 @@ from msprobe.pytorch.gradients.backward_graph import InputEdges
 from msprobe.pytorch.gradients.held_gradients import HeldGradients
 from msprobe.pytorch.modules.module_calls import Modules
 from msprobe.pytorch.tasks.overflow_inspector import PLAIN, SIMPLE, restored
+from msprobe.pytorch.tasks.overflow_saturation import CASTS, NAMES, count_saturated, source_of
 from msprobe.pytorch.tensors.tensor_text import EXCHANGE
 from msprobe.stats.finiteness import FINITE, classify_scan
 from msprobe.stats.scan import NOT_RUN, run
@@ -57,8 +58,29 @@ class OverflowApis(Apis):
         if api.simple and EXCHANGE is not None and not _is_grad_enabled():
             output = run(self._watch, func, args, kwargs, api.inplace, api, number)
             if output is not NOT_RUN:
+                if api.title in CASTS:
+                    self._check_cast(api, number, args, output)
                 return output
-        return self._run(api, number, func, args, kwargs)
+        output = self._run(api, number, func, args, kwargs)
+        if api.title in CASTS:
+            self._check_cast(api, number, args, output)
+        return output
+
+    def _check_cast(self, api: Api, number: int, args: Any, output: Any) -> None:
+        """Counts the values that a cast has limited: no later call shows them as infinity."""
+        try:
+            source = source_of(api.title, args, output)
+            if source is None:
+                return
+            values, infinite, peak = count_saturated(source, output)
+            if values:
+                found, parents = self._recorder.run, self._recorder.parents
+                name = _name(api, number)
+                place = f"{name} in {parents[-1]}" if parents else name
+                found.largest = NAMES
+                found.saturations.add(place, str(output.dtype), values, infinite, peak)
+        except Exception:
+            self._recorder.fault(_name(api, number), traceback.format_exc())
 
     def _end(
         self,

@@ -17,11 +17,14 @@ from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from msprobe.collect.records.values import quoted, scalar_text
-from msprobe.stats import STATS, dtypes, render_array
+from msprobe.frameworks.pytorch.tensors import CODES
+from msprobe.stats import STATS, dtypes, render, render_array
 from msprobe.system.interrupts import let_through
 
 _functorch = torch._C._functorch
 _count_pre_dispatch = getattr(torch._ops, "_len_torch_dispatch_stack_pre_dispatch", None)
+_PARTS = ("_data", "_scale_inv", "_rowwise_data", "_rowwise_scale_inv", "_columnwise_data", "_columnwise_scale_inv")
+"""The tensors inside a quantised tensor that does not list them (TransformerEngine)."""
 _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 
@@ -80,6 +83,9 @@ def _values(tensor: Any) -> tuple[Optional[Any], str]:
         return plain, f', "wrapped": "functorch"{notes}'
     if tensor.device.type == "meta" or type(tensor).__name__ in ("FakeTensor", "FunctionalTensor"):
         return None, ', "unreadable": "it has no data"'
+    if type(tensor).dequantize is not torch.Tensor.dequantize:  # torchao, TransformerEngine: numbers and their scales
+        plain, notes = _values(tensor.dequantize())
+        return plain, f"{_quantised_member(tensor)}{notes}"
     if tensor.is_nested:
         parts = tensor.unbind()
         sizes = torch.tensor([list(part.shape) for part in parts])
@@ -105,6 +111,25 @@ def _values(tensor: Any) -> tuple[Optional[Any], str]:
     if tensor.dtype in _READ_AS:
         return _bits_as_values(tensor), f', "read_as": "{_READ_AS[tensor.dtype]}"'
     return _host(tensor), ""
+
+
+def _quantised_member(tensor: Any) -> str:
+    """What a quantised tensor consists of: the stored numbers and their scales, as statistics."""
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    names = flatten()[0] if flatten is not None else _PARTS
+    members = []
+    for name in names:
+        part = getattr(tensor, name, None)
+        if isinstance(part, torch.Tensor):
+            head = f'"dtype": "{part.dtype}", "shape": {shape_of(part)}'
+            values = _values(part)[0]
+            code = None if values is None else CODES.get(values.dtype)
+            if values is None or code is None:
+                members.append(f"{quoted(name)}: {{{head}}}")
+                continue
+            figures = render(values.data_ptr(), code, values.shape, values.stride(), STATS)[0]
+            members.append(f"{quoted(name)}: {{{head}, {figures}}}")
+    return f', "quantised": {{{", ".join(members)}}}'
 
 
 def _bits_as_values(tensor: Any) -> Any:

@@ -5,6 +5,7 @@ The framework changes a tensor (`Perturbations`). This file decides which tensor
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Callable, Optional, Protocol
 
 NO_CHANGE, IMPROVE, TO_CPU = "no_change", "improve_precision", "to_cpu"
@@ -43,8 +44,19 @@ def map_leaves(value: Any, leaves: tuple[type, ...], change: Callable[[Any], Any
         return type(value)(*(map_leaves(member, leaves, change) for member in value))
     if isinstance(value, (list, tuple)):
         return type(value)(map_leaves(member, leaves, change) for member in value)
-    if isinstance(value, dict):
+    if type(value) is dict:
         return {key: map_leaves(member, leaves, change) for key, member in value.items()}
+    if isinstance(value, dict):  # of a class of its own, such as the outputs of transformers
+        new = copy.copy(value)
+        for key, member in value.items():
+            new[key] = map_leaves(member, leaves, change)
+        return new
+    if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
+        new = copy.copy(value)
+        for name in value.__dataclass_fields__:
+            if hasattr(value, name):
+                object.__setattr__(new, name, map_leaves(getattr(value, name), leaves, change))
+        return new
     return value
 
 

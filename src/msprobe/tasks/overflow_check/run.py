@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from msprobe.dump.plural import count, were
 from msprobe.stats.dtype_ranges import Ranges
+from msprobe.tasks.overflow_check.saturation import Saturations
 
 
 @dataclass
@@ -14,6 +15,9 @@ class OverflowRun:
 
     limit: int
     ranges: Ranges = field(default_factory=Ranges)
+    saturations: Saturations = field(default_factory=Saturations)
+    largest: dict[str, float] = field(default_factory=dict)
+    """The largest number of each dtype of `saturations`."""
     counted: int = 0
     producers: int = 0
     propagators: int = 0
@@ -38,4 +42,4 @@ class OverflowRun:
                 f"overflow_check: {self.scaled} of them are in gradients of a loss that a loss scaler scaled, and do "
                 f"not count; {skipped} for them, as expected."
             )
-        return messages + self.ranges.tables()
+        return messages + self.saturations.messages(self.largest) + self.ranges.tables()

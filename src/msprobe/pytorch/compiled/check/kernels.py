@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from msprobe.pytorch.features import inductor_names_kernels
+
 
 @dataclass(frozen=True)
 class Kernel:
@@ -25,7 +27,8 @@ class Kernel:
 def note_kernels(kernels: list[Kernel]) -> Iterator[None]:
     """Appends the kernels that Inductor generates. Its caches are off here: they do not store the nodes.
 
-    Inductor draws its own random numbers; here it draws those of eager code, so that results are comparable.
+    Inductor draws its own random numbers; here it draws those of eager code, so that results are comparable. A version
+    that does not know the nodes of a kernel adds none.
     """
     import torch._functorch.config as functorch
     import torch._inductor.config as config
@@ -33,6 +36,7 @@ def note_kernels(kernels: list[Kernel]) -> Iterator[None]:
     from torch._inductor.graph import GraphLowering
 
     original = GraphLowering.compile_to_module
+    settings: dict[str, Any] = {"fx_graph_cache": False, "fallback_random": True}
 
     def compile_to_module(lowering: Any) -> Any:
         module = original(lowering)
@@ -47,10 +51,11 @@ def note_kernels(kernels: list[Kernel]) -> Iterator[None]:
             )
         return module
 
-    GraphLowering.compile_to_module = compile_to_module
+    if inductor_names_kernels():
+        GraphLowering.compile_to_module = compile_to_module
+        settings["trace.provenance_tracking_level"] = 1
     try:
-        noting = {"trace.provenance_tracking_level": 1, "fx_graph_cache": False, "fallback_random": True}
-        with config.patch(noting), functorch.patch(enable_autograd_cache=False):
+        with config.patch(settings), functorch.patch(enable_autograd_cache=False):
             yield
     finally:
         GraphLowering.compile_to_module = original
