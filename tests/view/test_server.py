@@ -89,6 +89,7 @@ def test_a_second_browser_and_one_without_its_cookie_get_in(tmp_path: Path, open
     first.page.reload()
     first.page.wait_for_selector("body[data-ready=yes]")
     address = first.address
+    first.page.goto("about:blank")  # it would ask the server without its cookie, and be refused
     for context in (first.context.browser.new_context(), first.context):
         context.clear_cookies()
         page = context.new_page()
