@@ -76,7 +76,7 @@ class Noisy(nn.Linear):
 
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), Noisy(16, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0)  # noise must not reach the weights of the second step
 for batch in torch.randn(2, 4, 8):
     model(batch).square().mean().backward()
     optimizer.step()

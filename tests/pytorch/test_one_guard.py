@@ -12,6 +12,7 @@ from typing import Any, Callable
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode
 
 from msprobe.collect.probe import Probe
 from msprobe.dump.reader import open_dump
@@ -178,6 +179,8 @@ def train_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: Any, *
         probe.remove()
     for mode in mode_stack.modes():
         mode_stack.take_off(mode)
+    while _get_current_dispatch_mode_stack():
+        _pop_mode()
     return trained
 
 

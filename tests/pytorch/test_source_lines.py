@@ -61,7 +61,7 @@ def test_the_lines_around_each_call_are_recorded_once(collected: Path) -> None:
 
 
 def test_the_page_shows_them_although_the_script_is_gone(collected: Path) -> None:
-    excerpt = Contents(open_material(collected)).answer["excerpt"]
+    excerpt = Contents(open_material(collected)).answer["code"]["target"]["own"]
     assert (excerpt["line"], excerpt["first"], excerpt["note"]) == (10, 7, "")
     assert excerpt["lines"] == SCRIPT.splitlines()[6:13]
 
@@ -95,4 +95,4 @@ def test_damaged_entries_are_left_out(collected: Path, content: str) -> None:
     rank = collected / "step0" / "rank"
     (rank / "source.json").write_text(content)
     assert not any(open_dump(rank).ranks[0].sources.values())
-    assert Contents(open_material(rank)).answer["excerpt"]["lines"] == ["return y / torch.zeros(2)"]
+    assert Contents(open_material(rank)).answer["code"]["target"]["own"]["lines"] == ["return y / torch.zeros(2)"]
