@@ -98,6 +98,12 @@ def test_columns_go_in_their_order_and_names_are_shortened_in_the_middle(termina
     assert all("…" in name and name.endswith(".output.0") for name in names)
 
 
+def test_an_empty_column_gives_its_place_to_the_others(terminal) -> None:
+    screen = Screen()
+    screen.table([Column("name", NAME), Column("role"), Column("n")], [["a", "", 1], ["b", None, 2]])
+    assert terminal(screen, 80, 24)[1].split() == ["name", "n"]
+
+
 def test_lines_that_follow_are_counted(terminal) -> None:
     assert len(terminal(made(reserved=5), 80, 24)) <= 24 - 2 - 5
 

@@ -1,8 +1,8 @@
 """One screen of output: the answer, then tables. What does not fit on the terminal is left out in a stated order.
 
 Tables first lose rows, then the least important lines go, then complete tables. In a table names become shorter first,
-then columns go, those with the smallest `drop` first. In a file or a pipe (a log of CI) only rows go: a line that is left
-out there cannot be asked for again. `everything` (--all) prints every row whole.
+then columns go, those with the smallest `drop` first. In a file or a pipe (a log of CI) only rows go: what is missing
+in a log cannot be asked for again. `everything` (--all) prints every row whole.
 """
 
 from __future__ import annotations
@@ -201,12 +201,12 @@ def _paint_row(line: str, marks: Iterable[str]) -> str:
 
 
 def _fit(columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int) -> tuple[list[int], list[int]]:
-    """The columns that stay, and their widths."""
+    """The columns that stay, and their widths. An empty column goes."""
     natural = [
         max(text_width(text) for text in (column.title, *(row[place] for row in cells)))
         for place, column in enumerate(columns)
     ]
-    kept = list(range(len(columns)))
+    kept = [place for place in range(len(columns)) if any(row[place] for row in cells)]
     while True:
         room = width - 2 * (len(kept) - 1)
         least = [min(natural[place], _LEAST.get(columns[place].kind, natural[place])) for place in kept]
