@@ -13,6 +13,7 @@ from msprobe.compare.excuses import Given, excuse
 from msprobe.compare.execute import Outcome, Task, run
 from msprobe.compare.inputs import Inputs, open_inputs, pair_again
 from msprobe.compare.judge.presets import PRESETS, Preset
+from msprobe.compare.judge.quantised import is_quantised, judge_quantised
 from msprobe.compare.judge.verdicts import Judge
 from msprobe.compare.layout.covering import cover
 from msprobe.compare.layout.faults.diagnose import diagnose
@@ -22,6 +23,7 @@ from msprobe.compare.layout.report import joined_label, joined_notes, joined_sta
 from msprobe.compare.layout.unit import JoinedUnit, JoinTask
 from msprobe.compare.origin.describe import Unit, group_under_choice, settle
 from msprobe.compare.origin.find import suspect
+from msprobe.compare.origin.format import blame_format
 from msprobe.compare.origin.loop_findings import without_compiled
 from msprobe.compare.origin.parameters import name_parameter
 from msprobe.compare.origin.reordered import blame_arguments, blame_forward
@@ -158,6 +160,8 @@ class _Stages:
             self._judges[rank] = Judge(self._preset, all(map(_is_exact, (pair.target, pair.golden))))
         judge = self._judges[rank]
         judge.judge_step(groups, self._levels.get(pair.golden.path))
+        apart = joined is None and is_quantised(groups)
+        exceeding = judge_quantised(groups, pair.target, pair.golden) if apart else []
         stacks = _stacks(pair)
         events = _training(pair.target), _training(pair.golden)
         guilty: tuple[int, ...] = ()
@@ -173,8 +177,8 @@ class _Stages:
         trace = follow(groups, stacks, facts)
         if joined is not None:
             trace.unmatched.clear()  # a call that only one layout needs is not missing
-        found = suspect(trace, training)
-        if found is not None and blame_forward(found, groups):
+        found = blame_format(exceeding, trace) or suspect(trace, training)
+        if not exceeding and found is not None and blame_forward(found, groups):
             trace = follow(groups, stacks, facts)
             found = suspect(trace, training)
         if joined is not None and found is not None:

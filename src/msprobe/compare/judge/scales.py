@@ -1,0 +1,241 @@
+"""Which format a quantised tensor has, from what was recorded of its parts, and what is wrong with its numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import numpy as np
+
+from msprobe.dump.plural import count
+from msprobe.stats.formats import (
+    CEIL,
+    E2M1,
+    E4M3,
+    E4M3_SCALE,
+    E5M2,
+    E8M0,
+    EVEN,
+    FLOAT32,
+    FLOOR,
+    POWER,
+    RCEIL,
+    TABLE,
+    Element,
+    Format,
+    block_scales,
+    emulate,
+    largest_of_blocks,
+)
+
+Array = np.ndarray[Any, Any]
+
+OFF = 0.15
+"""A block whose numbers are larger or smaller by this part has a wrong scale: rounding averages out."""
+SAME = 0.02
+"""Factors that differ by less are one."""
+FEW = 0.25
+"""If more blocks than this share are off, no single one is named."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a quantised matrix is stored. `block` has rows and columns, 0 for all; `scale` is the kind of the scales."""
+
+    elements: tuple[Element, ...]
+    scale: str
+    block: tuple[int, int]
+    highest: float
+    """The largest scale, as it was recorded."""
+
+    @property
+    def axis(self) -> Optional[int]:
+        """The axis of the blocks; None if a block is the matrix, or square."""
+        rows, columns = self.block
+        return None if rows == columns else 0 if columns == 1 else 1 if rows == 1 else None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for tensors of one recipe: along which axis a block lies is not part of it."""
+        along = tuple(sorted(self.block)) if self.axis is None else (1, self.length)
+        return tuple(one.name for one in self.elements), self.scale, along
+
+    @property
+    def length(self) -> int:
+        """Elements of a block along its axis; 0 for all of a row."""
+        return max(self.block)
+
+    def forms(self) -> Iterator[Format]:
+        """The formats that it may be: how a scale was rounded is not recorded."""
+        modes = {E8M0: [(E8M0, mode) for mode in (FLOOR, RCEIL, CEIL, EVEN)], FLOAT32: [(FLOAT32, None), (POWER, None)]}
+        block = self.block if self.axis != 0 else self.block[::-1]
+        for element in self.elements:
+            for scale, mode in modes.get(self.scale, [(self.scale, None)]):
+                known = (form for form in TABLE if (form.element, form.scale, form.mode) == (element, scale, mode))
+                name = next((form.name for form in known if block in (form.block, form.weight_block)), "")
+                yield Format(name or f"{element.name} in blocks of {block[0]}x{block[1]}", element, block, scale, mode)
+
+    def text(self) -> str:
+        kinds = " or ".join(one.name for one in self.elements)
+        rows, columns = self.block
+        if self.block == (0, 0):
+            return f"{kinds} with one scale"
+        return f"{kinds} with scales of {rows or 'all'} x {columns or 'all'} elements"
+
+
+def layout_of(item: dict[str, Any]) -> Optional[Layout]:
+    """From the member `quantised` of a recorded matrix; None if it is not of a known kind."""
+    parts = item.get("quantised")
+    shape = item.get("shape")
+    if not isinstance(parts, dict) or not isinstance(shape, list) or len(shape) != 2:
+        return None
+    sizes = {name: math.prod(part["shape"]) for name, part in parts.items() if _is_part(part)}
+    if len(sizes) < 2:
+        return None
+    data, *scales = sorted(sizes, key=lambda name: -sizes[name])
+    elements = _elements(parts[data], sizes[data], math.prod(shape))
+    finest = parts[scales[0]]
+    kind = _scale_kind(str(finest.get("dtype", "")))
+    block = _block(shape, finest["shape"])
+    if not elements or kind is None or block is None:
+        return None
+    highest = finest.get("Max")
+    whole = [parts[name].get("Max") for name in scales[1:]]
+    if not isinstance(highest, (int, float)) or any(not isinstance(one, (int, float)) for one in whole):
+        return None
+    return Layout(elements, kind, block, math.prod([float(highest), *map(float, whole)]))
+
+
+def _is_part(part: Any) -> bool:
+    sizes = part.get("shape") if isinstance(part, dict) else None
+    return isinstance(sizes, list) and all(isinstance(size, int) for size in sizes)
+
+
+def _elements(data: dict[str, Any], stored: int, number: int) -> tuple[Element, ...]:
+    dtype = str(data.get("dtype", ""))
+    if 2 * stored == number or "float4" in dtype:
+        return (E2M1,)
+    if "e4m3" in dtype:
+        return (E4M3,)
+    return (E5M2,) if "e5m2" in dtype else (E4M3, E5M2) if dtype.endswith("uint8") else ()
+
+
+def _scale_kind(dtype: str) -> Optional[str]:
+    kinds = (("e8m0", E8M0), ("uint8", E8M0), ("e4m3", E4M3_SCALE), ("float32", FLOAT32))
+    return next((kind for word, kind in kinds if word in dtype), None)
+
+
+def _block(shape: list[int], scales: list[int]) -> Optional[tuple[int, int]]:
+    number = math.prod(scales)
+    if number == 1:
+        return 0, 0
+    if len(scales) == 2 and all(scales) and not (shape[0] % scales[0] or shape[1] % scales[1]):
+        rows, columns = shape[0] // scales[0], shape[1] // scales[1]
+        return (0 if rows == shape[0] > 1 else rows), (0 if columns == shape[1] > 1 else columns)
+    length = shape[0] * shape[1] // number if number else 0
+    return (1, length) if length and shape[1] % length == 0 else None
+
+
+def decibel(values: Array, reference: Array) -> float:
+    energy, error = float(np.square(reference).sum()), float(np.square(values - reference).sum())
+    if error == 0:
+        return math.inf
+    return 10 * math.log10(energy / error) if energy and math.isfinite(error) else -math.inf
+
+
+def best_form(values: Array, reference: Array, layout: Layout) -> tuple[Format, float]:
+    """The format with most of these numbers, and what it keeps of the reference in dB."""
+    ours, theirs = (values.T, reference.T) if layout.axis == 0 else (values, reference)
+    found = []
+    for form in layout.forms():
+        kept = emulate(theirs, form)
+        found.append((float(np.mean(np.isclose(ours, kept, 1e-5, 0.0))), decibel(kept, theirs), form))
+    _, given, form = max(found, key=lambda one: one[:2])
+    return form, given
+
+
+def scale_factor(reference: Array, layout: Layout, form: Format) -> float:
+    """The recorded largest scale over the one that the format gives."""
+    most = largest_of_blocks(np.abs(reference), *_sizes(reference, layout))
+    wanted = float(block_scales(most, form).max())
+    return layout.highest / wanted if wanted else 1.0
+
+
+def _sizes(matrix: Array, layout: Layout) -> tuple[int, int]:
+    return layout.block[0] or matrix.shape[0], layout.block[1] or matrix.shape[1]
+
+
+def explain(values: Array, reference: Array, layout: Layout, form: Format) -> str:
+    """What is wrong with the numbers; each sentence says only what the numbers show."""
+    rows, columns = _sizes(values, layout)
+    along = _sum(values * reference, rows, columns)
+    energy = _sum(np.square(reference), rows, columns)
+    used = energy > 1e-12 * energy.max()
+    factors = np.where(used, along / np.where(used, energy, 1.0), 1.0)
+    zero = used & (_sum(np.abs(values), rows, columns) == 0)
+    off = used & (np.abs(factors - 1) > OFF)
+    clipped = _clipped(values, reference)
+    if used.sum() > 1 and zero.any() and zero.sum() <= FEW * used.sum():
+        return f"{_block_text(zero, factors * zero - 1)} is zero" + _more(zero)
+    if zero.all() or not np.any(values):
+        return "all of it is zero"
+    common = float(np.median(factors[used]))
+    if abs(common - 1) > OFF and np.all(np.abs(factors[used] / common - 1) < OFF) and not clipped:
+        return f"all of it is {_times(common)}"
+    if off.any() and off.sum() <= FEW * used.sum():
+        far = np.abs(np.log(np.abs(factors) + 1e-9)) * off
+        worst = float(factors[np.unravel_index(int(np.argmax(far)), off.shape)])
+        return f"the scale of {_block_text(off, far)} is {_times(worst)}{_more(off)}"
+    turned = _is_turned(factors, reference, rows, columns, form)
+    if turned:
+        return "its scales are those of the transposed blocks"
+    if clipped:
+        most = float(np.abs(values).max())
+        return (
+            f"{100 * clipped:.2g}% of it is cut off at {most:.3g}, though the largest is "
+            f"{float(np.abs(reference).max()):.3g}: the scale is too small"
+        )
+    if off.any():
+        return f"the scales of {int(off.sum())} of {count(int(used.sum()), 'block')} are wrong"
+    turned_values, turned_reference = (values.T, reference.T) if layout.axis == 0 else (values, reference)
+    moved = float(np.mean(emulate(turned_reference, form).astype(np.float32) != turned_values))
+    return (
+        f"{100 * moved:.2g}% of its numbers are not the nearest ones: it was rounded more than once, or more coarsely"
+    )
+
+
+def _sum(values: Array, rows: int, columns: int) -> Array:
+    by_rows = np.add.reduceat(values, np.arange(0, values.shape[0], rows), axis=0)
+    return np.asarray(np.add.reduceat(by_rows, np.arange(0, values.shape[1], columns), axis=1))
+
+
+def _clipped(values: Array, reference: Array) -> float:
+    """The share of the numbers that have the largest magnitude of all, though they are larger by an eighth."""
+    most = np.abs(values).max()
+    return float(np.mean((np.abs(values) == most) & (np.abs(reference) > 1.125 * most)))
+
+
+def _is_turned(factors: Array, reference: Array, rows: int, columns: int, form: Format) -> bool:
+    if factors.shape[0] != factors.shape[1]:
+        return False
+    scales = block_scales(largest_of_blocks(np.abs(reference), rows, columns), form)
+    wanted = np.log(scales.T / scales)
+    found = np.log(np.maximum(np.abs(factors), 1e-9))
+    return bool(np.abs(wanted).max() > OFF and np.median(np.abs(found - wanted)) < OFF)
+
+
+def _block_text(marked: Array, weight: Array) -> str:
+    place = np.unravel_index(int(np.argmax(np.where(marked, np.abs(weight), -1.0))), marked.shape)
+    return f"block ({int(place[0])}, {int(place[1])})"
+
+
+def _more(marked: Array) -> str:
+    return f" (and of {count(int(marked.sum()) - 1, 'more block')})" if marked.sum() > 1 else ""
+
+
+def _times(factor: float) -> str:
+    if factor < 0:
+        return "negative"
+    return f"{factor:.3g} times too large" if factor > 1 else f"{1 / max(factor, 1e-30):.3g} times too small"
