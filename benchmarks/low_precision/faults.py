@@ -1,4 +1,5 @@
 """Thirty faults of quantised training, and what a true answer names: written before the first comparison."""
+# ruff: noqa: E501
 
 from __future__ import annotations
 
@@ -159,7 +160,7 @@ FAULTS = (
     Fault("gradient: wrong orientation", MX, DOWN2, GRADIENTS, ("axis",), changed(GRADIENTS, other_axis)),
     Fault("saturated amax history of an input", TENSOR, UP1, INPUTS, ("cut off", "scale"), changed(INPUTS, history(0.3))),
     Fault("saturated amax history of a gradient", TENSOR, DOWN1, GRADIENTS, ("cut off",), changed(GRADIENTS, history(0.05))),
-    Fault("weight: scales read transposed", MX, UP1, WEIGHTS, ("scales",),
+    Fault("weight: scales read transposed", NV, UP1, WEIGHTS, ("scales",),
           changed(WEIGHTS, scales(lambda scale: scale.T.reshape(scale.shape)))),
     Fault("input: scales read transposed", NV, DOWN0, INPUTS, ("scales",),
           changed(INPUTS, scales(lambda scale: scale.T.reshape(scale.shape)))),
@@ -180,7 +181,8 @@ FAULTS = (
           changed(WEIGHTS, scales(at_block(3, 0, 2.0**-9)), 1)),
     Fault("scale of one block of an input", NV, UP2, INPUTS, ("block (5, 1)",),
           changed(INPUTS, scales(at_block(5, 1, 2.0**-4)), 1)),
-    Fault("wrong layer kept in high precision", MX, UP1, INPUTS, ("in the golden run",), lambda: Plan(keep=True), golden=MX),
+    Fault("wrong layer kept in high precision", MX, UP1, INPUTS, ("in the golden run",),
+          lambda: Plan(keep=True), golden=MX),
     Fault("scales applied twice", ROW, DOWN2, INPUTS, ("scale",), changed(INPUTS, scales(lambda scale: scale * scale))),
 )  # fmt: skip
 CLEAN = ((MX, 0), (MX, 1), (MX5, 0), (MX5, 1), (NV, 0), (NV, 1), (TENSOR, 0), (TENSOR, 1), (ROW, 0), (ROW, 1))

@@ -56,7 +56,7 @@ def pack(values: Tensor) -> Tensor:
     """To nearest even in float4, two numbers in a byte."""
     size = values.abs().clamp(max=6.0)
     step = torch.where(size < 2, 0.5, torch.where(size < 4, 1.0, 2.0))
-    codes = (FLOAT4 == (torch.round(size / step) * step).unsqueeze(-1)).int().argmax(-1).to(torch.uint8)
+    codes = ((torch.round(size / step) * step).unsqueeze(-1) == FLOAT4).int().argmax(-1).to(torch.uint8)
     codes = codes + 8 * torch.signbit(values).to(torch.uint8)
     return codes[..., ::2] + 16 * codes[..., 1::2]
 
@@ -84,7 +84,9 @@ def quantise(matrix: Tensor, kind: str, dtype: Any = E4M3, axis: int = 1, amax: 
         turned = quantise(matrix.T, kind, dtype, 1, amax)
         qdata = turned.qdata if turned.qdata.dtype != torch.uint8 else pack(unpack(turned.qdata).T.contiguous())
         qdata = qdata.T if turned.qdata.dtype != torch.uint8 else qdata
-        return Quantised(qdata, turned.scale.T, matrix.shape, turned.per_tensor_scale)
+        return Quantised(
+            qdata, turned.scale.T if turned.scale.dim() else turned.scale, matrix.shape, turned.per_tensor_scale
+        )
     rows, columns = block_of(kind, matrix.shape)
     blocks = matrix.reshape(matrix.shape[0] // rows, rows, matrix.shape[1] // columns, columns)
     most = blocks.abs().amax((1, 3)) if amax is None else amax
@@ -111,7 +113,7 @@ Wrong = Callable[..., Any]
 
 @dataclass
 class Plan:
-    """The faults of one Linear: `wrong[role]` replaces `quantise`; `product` changes a result; `keep` does not quantise."""
+    """Faults of one Linear: `wrong[role]` replaces `quantise`, `product` changes a result, `keep` quantises nothing."""
 
     wrong: dict[str, Wrong] = field(default_factory=dict)
     product: dict[str, Callable[..., Tensor]] = field(default_factory=dict)

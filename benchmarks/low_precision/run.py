@@ -68,7 +68,7 @@ def main() -> None:
             found = try_clean(recipe, step, number, Path(root))
         quiet += found.verdict == "same"
         print(
-            f"{recipe.kind} seed {number} step {step}: {found.verdict}: {found.origin.sentence if found.origin else ''}",
+            f"{recipe.kind} seed {number} step {step}: {found.verdict}: {found.origin and found.origin.sentence}",
             flush=True,
         )
     if not wanted:

@@ -17,10 +17,20 @@ from typing import Any, Optional
 import numpy as np
 
 from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Call
-from msprobe.compare.judge.scales import SAME, Array, Layout, best_form, decibel, explain, layout_of, scale_factor
+from msprobe.compare.judge.scales import (
+    SAME,
+    Array,
+    Layout,
+    best_form,
+    decibel,
+    explain,
+    has_lost_block,
+    layout_of,
+    scale_factor,
+)
 from msprobe.compare.phases import Phase, phases_of
 from msprobe.compare.reasons import Kind, Reason
-from msprobe.compare.rows import ERROR, PASS, WARNING, Excuse, Group, Judgement, Row
+from msprobe.compare.rows import ERROR, PASS, WARNING, Excuse, Group, Judgement, Row, is_tensor
 from msprobe.compare.sources import Source
 from msprobe.dump.errors import DumpError
 from msprobe.dump.names import module_path
@@ -31,13 +41,13 @@ from msprobe.stats.formats import BY_NAME
 MARGIN = 1.0
 """How many dB a factor may have less than its format gives: rounding of the scale itself."""
 BUDGET = 6.0
-"""How many dB a format may have less for a tensor than for normally distributed numbers; also in `msprobe precision`."""
+"""How many dB a format may have less for a tensor than for normally distributed numbers, as in `msprobe precision`."""
 SIMILAR = 0.3
 """A factor was made from the tensor that it correlates with, at least this much."""
 PRODUCT = 3.0
 """How many times the error of its factors a product may have."""
 GROSS = 0.5
-"""A norm or mean that differs by more is no rounding of any format."""
+"""A tensor that differs by more than this part is not the same in a different format."""
 _SAMPLE = 4096
 _TOO_LARGE = 1 << 26
 
@@ -78,9 +88,14 @@ def is_quantised(groups: Sequence[Group]) -> bool:
 
 
 def judge_quantised(groups: Sequence[Group], target: Source, golden: Source) -> list[Finding]:
-    """What exceeds the errors of the formats, in the order of the calls. Rows that do not are passed."""
-    findings = _Judge(groups, target, golden).findings()
-    _pass_rest(groups, {id(one.row) for one in findings})
+    """What exceeds the errors of the formats, in the order of the calls. If only the target is quantised, rows that do
+    not are passed; without saved tensors nothing is known about them, and nothing changes."""
+    judge = _Judge(groups, target, golden)
+    findings = judge.findings()
+    if any(row.golden and "quantised" in row.golden for _, rows in groups for row in rows):
+        findings = [one for one in findings if one.row.distance != 0.0]
+    elif judge.has_factors:
+        _pass_rest(groups, {id(one.row) for one in findings})
     for one in findings:
         one.row.judgement = Judgement(ERROR, 0.0, Reason(Kind.VALUES, one.sentence.partition(": ")[2]))
     return findings
@@ -94,13 +109,18 @@ class _Judge:
         self._sources = list(self._find_sources())
         self._factors = list(self._find_factors())
 
+    @property
+    def has_factors(self) -> bool:
+        """Whether something could be judged."""
+        return any(one.origin is not None for one in self._factors)
+
     def findings(self) -> list[Finding]:
         found = [*self._of_factors(), *self._of_recipes(), *self._of_absent()]
         named = {(one.module, one.role) for one in found}
         found += [one for one in self._of_products() if not any(one.module == module for module, _ in named)]
         return sorted(found, key=lambda one: one.index)
 
-    def _matrix(self, source: Source, item: Any) -> Optional[Array]:
+    def _matrix(self, source: Any, item: Any) -> Optional[Array]:
         """The values of a recorded tensor, with its last axis as columns; None without a file."""
         name = item.get("data_name") if isinstance(item, dict) else None
         shape = item.get("shape") if isinstance(item, dict) else None
@@ -116,18 +136,22 @@ class _Judge:
         return self._known[key]
 
     def _find_sources(self) -> Iterator[_Source]:
+        """Inputs, weights and gradients of the modules that have a weight matrix."""
+        found = []
         for match, rows in self._groups:
             call = match.target
             if call is None or call.kind != "module" or call.direction not in (FORWARD, BACKWARD):
                 continue
-            forward = call.direction == FORWARD
             for row in rows:
-                if row.target is None or "quantised" in row.target:
-                    continue
-                role = _role_in_module(row.slot, forward)
-                values = self._matrix(self._target, row.target) if role else None
-                if values is not None:
-                    yield _Source(module_path(call.key), role, values)
+                role = _role_in_module(row.slot, call.direction == FORWARD)
+                if role and row.target is not None:
+                    found.append((module_path(call.key), role, row.target))
+        products = {module for module, role, item in found if role == WEIGHTS and len(item.get("shape") or ()) > 1}
+        for module, role, item in found:
+            plain = module in products and "quantised" not in item
+            values = self._matrix(self._target, item) if plain else None
+            if values is not None:
+                yield _Source(module, role, values)
 
     def _find_factors(self) -> Iterator[_Factor]:
         for index, (match, rows) in enumerate(self._groups):
@@ -170,7 +194,7 @@ class _Judge:
             kept = decibel(one.values, reference)
             name = f"{one.origin.module}: {one.origin.role}"
             axis = _summed_axis(self._groups[one.index][0].target, one.slot)
-            if kept < given - MARGIN:
+            if kept < given - MARGIN or has_lost_block(one.values, reference, one.layout, form):
                 why = explain(one.values, reference, one.layout, form)
                 yield self._finding(one, f"{name}: SNR {kept:.1f} dB where {form.name} gives {given:.1f} dB: {why}")
                 continue
@@ -221,6 +245,7 @@ class _Judge:
                 continue
             usual, number = seen.most_common(1)[0]
             for one in members:
+                assert one.origin is not None
                 if one.layout.key != usual and 2 * number > len(members) and 4 * seen[one.layout.key] <= len(members):
                     other = next(member.layout for member in members if member.layout.key == usual)
                     yield self._finding(
@@ -254,7 +279,7 @@ class _Judge:
                 errors[one.origin.module] = max(errors.get(one.origin.module, 0.0), 10 ** (-given / 20))
         for index, (match, rows) in enumerate(self._groups):
             call = match.target
-            module = module_path(call.key) if call is not None and call.kind == "module" else ""
+            module = module_path(call.key) if call is not None and call.kind != "api" else ""
             if call is None or module not in quantised:
                 continue
             x, weight, gradient = (by_place.get((module, role)) for role in (INPUTS, WEIGHTS, GRADIENTS))
@@ -290,7 +315,7 @@ def _product(call: Call, row: Row, x: Any, weight: Any, gradient: Any) -> tuple[
         return "", None
     if call.direction == BACKWARD and row.slot == "output.0" and weight is not None:
         return "the gradient of the input", gradient @ weight
-    if call.direction == GRADS and row.slot.startswith("weight") and x is not None and len(x) == len(gradient):
+    if call.direction == GRADS and row.slot.endswith(".weight") and x is not None and len(x) == len(gradient):
         return "the gradient of the weight", gradient.T @ x
     return "", None
 
@@ -311,7 +336,7 @@ def _summed_axis(call: Optional[Call], slot: str) -> Optional[int]:
 
 
 def _pass_rest(groups: Sequence[Group], found: set[int]) -> None:
-    """What differs by no more than a format loses passes; calls that only make the factors are no calls of the model."""
+    """What differs by no more than a format loses passes; calls that only make factors are no calls of the model."""
     modules = {
         call.parent
         for match, rows in groups
@@ -321,11 +346,19 @@ def _pass_rest(groups: Sequence[Group], found: set[int]) -> None:
     for (match, rows), phase in zip(groups, phases_of(groups)):
         call = match.call
         inside = call.parent in modules or (call.parent is None and phase is Phase.BACKWARD and call.kind == "api")
+        other = any(row.difference.kind is Kind.ARGUMENT and row.verdict in (WARNING, ERROR) for row in rows)
         for row in rows:
-            if id(row) in found:
+            if id(row) in found or (other and not row.is_input):
                 continue
             if match.how == "unmatched" or row.absent:
                 if inside or (call.kind == "api" and call.direction == BACKWARD):
                     row.excuse = Excuse("quantised", Reason(Kind.ROUNDING, "a part of a quantised product"), ())
-            elif row.verdict in (WARNING, ERROR) and row.measurement.average <= GROSS:
+            elif row.verdict in (WARNING, ERROR) and _is_near(row):
                 row.judgement = Judgement(PASS, GROSS, Reason(Kind.ROUNDING, "within what the formats lose"))
+
+
+def _is_near(row: Row) -> bool:
+    """Whether the tensors differ by no more than errors of formats add up to: arguments and shapes must be equal."""
+    if not is_tensor(row.golden) or row.difference.kind not in (Kind.VALUES, Kind.BYTES):
+        return False
+    return (row.measurement.average if row.measured is None else row.measured.relative_l2) <= GROSS

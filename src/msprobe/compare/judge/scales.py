@@ -36,6 +36,10 @@ OFF = 0.15
 """A block whose numbers are larger or smaller by this part has a wrong scale: rounding averages out."""
 SAME = 0.02
 """Factors that differ by less are one."""
+MOST = 0.6
+"""A factor is that of a block if this share of its numbers has it."""
+LOST = 0.3
+"""A block has lost most of its numbers if its error has this share of its energy."""
 FEW = 0.25
 """If more blocks than this share are off, no single one is named."""
 
@@ -69,7 +73,10 @@ class Layout:
 
     def forms(self) -> Iterator[Format]:
         """The formats that it may be: how a scale was rounded is not recorded."""
-        modes = {E8M0: [(E8M0, mode) for mode in (FLOOR, RCEIL, CEIL, EVEN)], FLOAT32: [(FLOAT32, None), (POWER, None)]}
+        modes: dict[str, list[tuple[str, Optional[str]]]] = {
+            E8M0: [(E8M0, mode) for mode in (FLOOR, RCEIL, CEIL, EVEN)],
+            FLOAT32: [(FLOAT32, None), (POWER, None)],
+        }
         block = self.block if self.axis != 0 else self.block[::-1]
         for element in self.elements:
             for scale, mode in modes.get(self.scale, [(self.scale, None)]):
@@ -156,6 +163,14 @@ def best_form(values: Array, reference: Array, layout: Layout) -> tuple[Format, 
     return form, given
 
 
+def has_lost_block(values: Array, reference: Array, layout: Layout, form: Format) -> bool:
+    """Whether a block lost most of its numbers although the format does not: it hides among many others."""
+    turned = emulate(reference.T, form).T if layout.axis == 0 else emulate(reference, form)
+    sizes = _sizes(values, layout)
+    error, given, energy = (_sum(np.square(one), *sizes) for one in (values - reference, turned - reference, reference))
+    return bool(np.any((error > LOST * energy) & (error > 10 * given) & (energy > 1e-6 * energy.max())))
+
+
 def scale_factor(reference: Array, layout: Layout, form: Format) -> float:
     """The recorded largest scale over the one that the format gives."""
     most = largest_of_blocks(np.abs(reference), *_sizes(reference, layout))
@@ -170,40 +185,62 @@ def _sizes(matrix: Array, layout: Layout) -> tuple[int, int]:
 def explain(values: Array, reference: Array, layout: Layout, form: Format) -> str:
     """What is wrong with the numbers; each sentence says only what the numbers show."""
     rows, columns = _sizes(values, layout)
-    along = _sum(values * reference, rows, columns)
-    energy = _sum(np.square(reference), rows, columns)
+    kept = emulate(reference.T, form).T if layout.axis == 0 else emulate(reference, form)
+    energy = _sum(np.square(kept), rows, columns)
     used = energy > 1e-12 * energy.max()
-    factors = np.where(used, along / np.where(used, energy, 1.0), 1.0)
+    factors = np.where(used, _sum(values * kept, rows, columns) / np.where(used, energy, 1.0), 1.0)
     zero = used & (_sum(np.abs(values), rows, columns) == 0)
     off = used & (np.abs(factors - 1) > OFF)
-    clipped = _clipped(values, reference)
-    if used.sum() > 1 and zero.any() and zero.sum() <= FEW * used.sum():
-        return f"{_block_text(zero, factors * zero - 1)} is zero" + _more(zero)
-    if zero.all() or not np.any(values):
+    if not np.any(values):
         return "all of it is zero"
+    if zero.any() and zero.sum() <= FEW * used.sum():
+        y, x = (int(place) for place in np.unravel_index(int(np.argmax(zero)), zero.shape))
+        return f"block ({y}, {x}) is zero{_more(zero)}"
     common = float(np.median(factors[used]))
-    if abs(common - 1) > OFF and np.all(np.abs(factors[used] / common - 1) < OFF) and not clipped:
+    if abs(common - 1) > OFF and np.all(np.abs(factors[used] / common - 1) < OFF) and _is_scaled(values, kept, common):
         return f"all of it is {_times(common)}"
     if off.any() and off.sum() <= FEW * used.sum():
         far = np.abs(np.log(np.abs(factors) + 1e-9)) * off
-        worst = float(factors[np.unravel_index(int(np.argmax(far)), off.shape)])
-        return f"the scale of {_block_text(off, far)} is {_times(worst)}{_more(off)}"
-    turned = _is_turned(factors, reference, rows, columns, form)
-    if turned:
+        y, x = (int(place) for place in np.unravel_index(int(np.argmax(far)), off.shape))
+        said = _of_block(*(one[y * rows : (y + 1) * rows, x * columns : (x + 1) * columns] for one in (values, kept)))
+        if said:
+            return f"{said.format(f'block ({y}, {x})')}{_more(off)}"
+    if _is_turned(factors, reference, rows, columns, form):
         return "its scales are those of the transposed blocks"
+    clipped = _clipped(values, kept)
     if clipped:
-        most = float(np.abs(values).max())
         return (
-            f"{100 * clipped:.2g}% of it is cut off at {most:.3g}, though the largest is "
+            f"{100 * clipped:.2g}% of it is cut off at {float(np.abs(values).max()):.3g}, though the largest is "
             f"{float(np.abs(reference).max()):.3g}: the scale is too small"
         )
-    if off.any():
+    if off.sum() > FEW * used.sum():
         return f"the scales of {int(off.sum())} of {count(int(used.sum()), 'block')} are wrong"
-    turned_values, turned_reference = (values.T, reference.T) if layout.axis == 0 else (values, reference)
-    moved = float(np.mean(emulate(turned_reference, form).astype(np.float32) != turned_values))
+    moved = float(np.mean(~np.isclose(values, kept, 1e-5, 0.0)))
     return (
         f"{100 * moved:.2g}% of its numbers are not the nearest ones: it was rounded more than once, or more coarsely"
     )
+
+
+def _of_block(ours: Array, theirs: Array) -> str:
+    """What is wrong with one block, if the numbers show it."""
+    factor = _factor(ours, theirs)
+    if abs(factor - 1) > OFF and _is_scaled(ours, theirs, factor):
+        return f"the scale of {{}} is {_times(factor)}"
+    if _clipped(ours, theirs):
+        most, largest = float(np.abs(ours).max()), float(np.abs(theirs).max())
+        return f"{{}} is cut off at {most:.3g}, though its largest is {largest:.3g}: its scale is too small"
+    return ""
+
+
+def _factor(ours: Array, theirs: Array) -> float:
+    used = theirs != 0
+    return float(np.median(ours[used] / theirs[used])) if used.any() else 1.0
+
+
+def _is_scaled(ours: Array, theirs: Array, factor: float) -> bool:
+    """Whether most numbers have this factor."""
+    used = theirs != 0
+    return bool(np.mean(np.abs(ours[used] - factor * theirs[used]) <= 0.05 * np.abs(factor * theirs[used])) > MOST)
 
 
 def _sum(values: Array, rows: int, columns: int) -> Array:
@@ -211,10 +248,14 @@ def _sum(values: Array, rows: int, columns: int) -> Array:
     return np.asarray(np.add.reduceat(by_rows, np.arange(0, values.shape[1], columns), axis=1))
 
 
-def _clipped(values: Array, reference: Array) -> float:
-    """The share of the numbers that have the largest magnitude of all, though they are larger by an eighth."""
+def _clipped(values: Array, kept: Array) -> float:
+    """The share of the numbers that have the largest magnitude of all, though they are larger by an eighth; 0 if the
+    others are not as they must be."""
     most = np.abs(values).max()
-    return float(np.mean((np.abs(values) == most) & (np.abs(reference) > 1.125 * most)))
+    within = np.abs(kept) <= most
+    if abs(_factor(values[within], kept[within]) - 1) > OFF:
+        return 0.0
+    return float(np.mean((np.abs(values) == most) & (np.abs(kept) > 1.125 * most)))
 
 
 def _is_turned(factors: Array, reference: Array, rows: int, columns: int, form: Format) -> bool:
@@ -226,13 +267,8 @@ def _is_turned(factors: Array, reference: Array, rows: int, columns: int, form: 
     return bool(np.abs(wanted).max() > OFF and np.median(np.abs(found - wanted)) < OFF)
 
 
-def _block_text(marked: Array, weight: Array) -> str:
-    place = np.unravel_index(int(np.argmax(np.where(marked, np.abs(weight), -1.0))), marked.shape)
-    return f"block ({int(place[0])}, {int(place[1])})"
-
-
 def _more(marked: Array) -> str:
-    return f" (and of {count(int(marked.sum()) - 1, 'more block')})" if marked.sum() > 1 else ""
+    return f" (and {count(int(marked.sum()) - 1, 'more block')})" if marked.sum() > 1 else ""
 
 
 def _times(factor: float) -> str:

@@ -24,11 +24,11 @@ class Origin:
     """Where it started.
 
     `kind` is weight, input, wiring, swapped, argument, call, dtype, missing call, extra call, replaced, elsewhere,
-    parameter, buffer, gradient, parameter gradient, training, random, choice or received. `direction` is the phase:
-    forward, backward or after the backward. `source` and `golden_source` are the lines of the user's code in the two
-    runs (`file:line in function`), `library` and `golden_library` the innermost lines of installed code. They are None
-    where a run does not make the call, and in a finding about the training loop that no call of it shows. `next` says
-    what to run next; `spread` counts the later calls that differ.
+    parameter, buffer, gradient, parameter gradient, training, random, choice, quantised or received. `direction` is
+    the phase: forward, backward or after the backward. `source` and `golden_source` are the lines of the user's code in
+    the two runs (`file:line in function`), `library` and `golden_library` the innermost lines of installed code. They
+    are None where a run does not make the call, and in a finding about the training loop that no call of it shows.
+    `next` says what to run next; `spread` counts the later calls that differ.
 
     If the ranks of a run were compared as one: `ranks` are those with the fault, `dimension` is that of the mesh,
     `collective` is the exchange between ranks just before; the kind may also be missing all-reduce, reduced twice,
