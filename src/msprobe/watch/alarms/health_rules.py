@@ -136,9 +136,10 @@ class ScaleJump:
 class NoiseFloor:
     """The gradient of a weight is below so many times the noise that quantising its two factors adds to it.
 
-    Chmiel et al. 2025 (arXiv 2505.19115): below about sqrt(3) times the noise, quantised training becomes less effective. The gradient is a
-    product of the gradient of the output and the input. Rounding errors are independent of each other, so an error of
-    norm e in one factor adds e times the norm of the other over the square root of the number of rows.
+    Chmiel et al. 2025 (arXiv 2505.19115): below about sqrt(3) times the noise, quantised training becomes less
+    effective. The gradient is a product of the gradient of the output and the input. Rounding errors are independent of
+    each other, so an error of norm e in one factor adds e times the norm of the other over the square root of the
+    number of rows.
     """
 
     STAYS = 3
