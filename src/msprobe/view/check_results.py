@@ -15,6 +15,7 @@ from msprobe.compare.rows import ERROR, INTRODUCED, NOT_COMPARED, PASS, WARNING,
 from msprobe.dump.errors import DumpError
 from msprobe.dump.names import BACKWARD, FORWARD, parse_name, split_slot
 from msprobe.dump.plural import count
+from msprobe.messages import Message
 from msprobe.view.material import Answer, Material
 
 DEPTHS = ("", "*/", "*/*/")
@@ -71,7 +72,8 @@ def _group(name: str, order: int, lines: list[list[str]], status: str, message: 
     found = [_row(match, name, line) for line in lines]
     if not found:
         row = Row(match, "output", "output", None, None, absent="golden")
-        row.judgement = Judgement(_VERDICTS.get(status, NOT_COMPARED), 0.0, Reason(Kind.VALUES, message or status))
+        why = Reason(Kind.VALUES, Message("error", text=message or status))
+        row.judgement = Judgement(_VERDICTS.get(status, NOT_COMPARED), 0.0, why)
         found = [row]
     for row in found:
         row.role = INTRODUCED if row.verdict in (WARNING, ERROR) else ""
@@ -87,7 +89,8 @@ def _row(match: Match, name: str, line: list[str]) -> Row:
     verdict = _VERDICTS.get(line[_STATUS], NOT_COMPARED)
     if verdict != PASS:  # one value near zero makes it large, though the rule of the API lets it pass
         row.measurement = Measurement(number(line[_DISTANCE]))
-    row.judgement = Judgement(verdict, 0.0, Reason(Kind.VALUES, line[_MESSAGE]) if line[_MESSAGE] else Reason())
+    text = line[_MESSAGE]
+    row.judgement = Judgement(verdict, 0.0, Reason(Kind.VALUES, Message("error", text=text)) if text else Reason())
     return row
 
 

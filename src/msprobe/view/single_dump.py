@@ -18,6 +18,7 @@ from msprobe.compare.sources import Source
 from msprobe.dump.errors import DumpError
 from msprobe.dump.plural import count, have
 from msprobe.dump.reader import RankDump
+from msprobe.messages import Message
 from msprobe.view.material import Answer, Material
 
 _NUMBERS = ("Max", "Min", "Mean", "Norm")
@@ -76,20 +77,20 @@ def _unit(source: Source, roles: Mapping[tuple[str, str], bool]) -> UnitResult:
         producer = roles.get((source.label, call.name))
         for row in rows:
             word = _not_finite(row.target)
-            row.judgement = Judgement(ERROR, 0.0, Reason(Kind.VALUES, f"has {word}")) if word else PASSED
+            row.judgement = PASSED if word is None else Judgement(ERROR, 0.0, Reason(Kind.VALUES, word))
             if word and producer is not None:
                 row.role = INTRODUCED if producer and not row.is_input else PROPAGATED
         groups.append((match, rows))
     return UnitResult(source.step, source.rank, source.label, groups, (source.stacks, {}))
 
 
-def _not_finite(item: Item) -> str:
-    """`NaN`, `infinity` or an empty text."""
+def _not_finite(item: Item) -> Optional[Message]:
+    """Whether it has NaN or infinity."""
     if item is None:
-        return ""
+        return None
     values = [item.get(key) for key in _NUMBERS] if "dtype" in item else [item.get("value")]
     words = {str(number(one)) for one in values if not isinstance(one, bool)} & set(_NOT_FINITE)
-    return "NaN" if "nan" in words else "infinity" if words else ""
+    return Message("found.nan") if "nan" in words else Message("found.infinity") if words else None
 
 
 def _answer(found: OverflowAnalysis, units: list[UnitResult], sources: list[Source]) -> Answer:

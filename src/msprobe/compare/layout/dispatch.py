@@ -13,10 +13,11 @@ from msprobe.compare.layout.shards import local_shape
 from msprobe.compare.reasons import Kind, Reason
 from msprobe.compare.rows import ERROR, NOT_COMPARED, WARNING, Group, Judgement
 from msprobe.dump.names import MODULE_PREFIXES
+from msprobe.messages import Message
 
 _MODULES = tuple(f"{prefix}." for prefix in MODULE_PREFIXES)
 _LISTED = 4
-_OWN_TOKENS = Reason(Kind.COVERED, "each rank has its own tokens and experts; experts and results are compared")
+_OWN_TOKENS = Reason(Kind.COVERED, Message("layout.own_tokens"))
 
 
 def cover_dispatch(groups: Sequence[Group], found: dict[int, Judgement]) -> None:
