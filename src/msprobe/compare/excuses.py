@@ -263,7 +263,7 @@ def excuse(groups: Sequence[Group], stacks: Stacks = ({}, {}), given: Optional[G
 
 def _excuse(rule: str, sentence: Message, evidence: Iterable[Row], row: Optional[Row] = None) -> Excuse:
     if row is not None and not row.absent and row.why:
-        sentence = Message("also", first=row.why.message, second=sentence)
+        sentence = Message("also", parts=[row.why.message, sentence])
     return Excuse(rule, Reason(Kind.COVERED, sentence), tuple(evidence))
 
 

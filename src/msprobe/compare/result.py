@@ -14,10 +14,13 @@ from msprobe.compare.origin.describe import Origin
 from msprobe.compare.reasons import BENIGN, Kind
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Group, Item, Row
 from msprobe.dump.strict_json import strict
+from msprobe.messages import Message
 
 SCHEMA = "msprobe/compare/1"
 SAME = "same"
 DIFFERS = "differs"
+UNLIKE = ("note.same_run", "note.other_steps", "note.unlike_models")
+"""Notes that say why no origin is named though the runs differ."""
 _VERDICTS = (PASS, WARNING, ERROR, NOT_COMPARED)
 
 
@@ -83,7 +86,7 @@ class Comparison:
     verdict: str
     origin: Optional[Origin]
     counts: Counter[str]
-    notes: list[str]
+    notes: list[Message]
     units: list[UnitResult] = field(repr=False)
     reasons: Counter[str]
 

@@ -21,13 +21,13 @@ from msprobe.messages import Message
 
 _SUM = Message("layout.sum")
 ADDED_UP = Reason(Kind.KIND, _SUM)
-_AFTER_SUM = Reason(Kind.COVERED, Message("also", first=_SUM, second=Message("layout.later_agrees")))
+_AFTER_SUM = Reason(Kind.COVERED, Message("also", parts=[_SUM, Message("layout.later_agrees")]))
 _AFTER = Reason(Kind.COVERED, Message("layout.one_layout"))
 _NORMS = Reason(Kind.COVERED, Message("layout.norms"))
 _OTHER_NORMS = Reason(Kind.KIND, Message("layout.norms_unseen"))
 _PACKED = Reason(Kind.COVERED, Message("layout.packed"))
 _OWN = Message("layout.own_part")
-_OWN_PART = Reason(Kind.COVERED, Message("also", first=_OWN, second=Message("layout.results_agree")))
+_OWN_PART = Reason(Kind.COVERED, Message("also", parts=[_OWN, Message("layout.results_agree")]))
 _SCALES = frozenset(("div", "div_", "mul", "mul_", "true_divide", "true_divide_", "__truediv__", "__mul__"))
 SURE = 0.6
 """With less confidence, calls are matched by their place alone."""
@@ -144,7 +144,7 @@ def _cover_inside(groups: Sequence[Group], found: dict[int, Judgement]) -> None:
         if module is not None:
             for row in bad:
                 what = _SUM if row.why is ADDED_UP else _OWN
-                why = Message("also", first=what, second=Message("agrees.results_of", call=module))
+                why = Message("also", parts=[what, Message("agrees.results_of", call=module)])
                 found[id(row)] = Judgement(NOT_COMPARED, 0.0, Reason(Kind.COVERED, why))
 
 
