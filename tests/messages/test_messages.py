@@ -1,4 +1,4 @@
-"""Every sentence is in the table, in English and in Chinese, with the same arguments; nothing in the table is unused."""
+"""Every sentence is in the table, in English and in Chinese, with the same arguments; no entry is unused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import msprobe
-from msprobe.messages import PLACE, TABLE, Message, messages_of, sentences, translations
+from msprobe.messages import PLACE, TABLE, Message, beside, read_message, sentences, translations
 
 SOURCES = Path(msprobe.__file__).parent
 _CHINESE = re.compile("[\u4e00-\u9fff]")
@@ -82,15 +82,15 @@ def test_a_message_is_its_english_text() -> None:
     message = Message("values.elements", different=3, elements=12)
     assert message == "3 of 12 elements differ"
     assert message.chinese == "12 个元素中有 3 个不同"
-    assert message.as_json() == {"id": "values.elements", "args": {"different": 3, "elements": 12}}
+    assert message.as_json() == {"id": "values.elements", "arguments": {"different": 3, "elements": 12}}
 
 
 def test_an_argument_may_be_a_message() -> None:
     message = Message("values.nan", side=Message("side.golden"))
     assert message == "NaN in the golden run only"
     assert message.chinese == "只有标杆中有 NaN"
-    side = {"id": "side.golden", "args": {}, "text": "golden run"}
-    assert message.as_json() == {"id": "values.nan", "args": {"side": side}}
+    side = {"id": "side.golden", "arguments": {}, "text": "golden run"}
+    assert message.as_json() == {"id": "values.nan", "arguments": {"side": side}}
 
 
 def test_a_list_is_joined_and_a_number_chooses_the_word() -> None:
@@ -122,8 +122,42 @@ def test_a_message_survives_copies_and_other_processes() -> None:
 def test_messages_stand_beside_their_sentences() -> None:
     message = Message("found.nan")
     record = {"sentence": message, "notes": [message, "text of a library"], "empty": "", "name": "x"}
-    beside = {"id": "found.nan", "args": {}}
-    assert messages_of(record, "sentence", "notes", "empty", "absent") == {"sentence": beside, "notes": [beside, None]}
+    said = {"id": "found.nan", "arguments": {}}
+    assert beside(record, "sentence") == {"message": said}
+    assert beside(record, "name", "empty", "absent") == {}
+    assert beside(record, "sentence", "notes") == {"message": said, "messages": {"notes": [said, None]}}
+
+
+def test_a_message_is_read_from_a_file_only_if_it_is_one() -> None:
+    for message in (
+        Message("values.nan", side=Message("side.golden")),
+        Message("excuse.settled", names=["a", Message("named", name="b", said="c")]),
+        Message("ranks", number=2, listed="0, 1"),
+    ):
+        written = json.loads(json.dumps(message.as_json()))
+        read = read_message(written, 100)
+        assert read == message
+        assert read is not None
+        assert read.as_json() == message.as_json()
+    nested: dict[str, object] = {"id": "error", "arguments": {"text": "x"}}
+    for _ in range(50):
+        nested = {"id": "error", "arguments": {"text": nested}}
+    for bad in (
+        None,
+        "error",
+        {"id": "no.such.id", "arguments": {}},
+        {"id": ["error"], "arguments": {"text": "x"}},
+        {"id": "error", "arguments": {}},
+        {"id": "error", "arguments": {"text": None}},
+        {"id": "error", "arguments": {"text": "x" * 101}},
+        {"id": "error", "arguments": {"text": 1.5}},
+        {"id": "error", "arguments": {"text": 10**400}},
+        {"id": "error", "arguments": ["text"]},
+        {"id": "excuse.settled", "arguments": {"names": "a"}},
+        {"id": "excuse.settled", "arguments": {"names": ["a"] * 1000}},
+        nested,
+    ):
+        assert read_message(bad, 100) is None, str(bad)[:100]
 
 
 def test_translations_are_by_english_text() -> None:

@@ -33,7 +33,7 @@ class Inputs:
     notes: list[Message]
     gaps: list[Message]
     joins: list[Pair[list[Source]]]
-    other_steps: str = ""
+    other_steps: Optional[Message] = None
 
 
 def open_inputs(

@@ -13,11 +13,13 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, Optional, Union
 
 TABLE = Path(__file__).with_name("sentences.json")
 PLACE = re.compile(r"\{(\w+)(?:\|([^|{}]*)\|([^|{}]*)|:([^{}]*))?\}")
 ENGLISH, CHINESE = 0, 1
+MOST_DEPTH, MOST_ITEMS = 8, 100
+"""Of a message in a file."""
 
 Argument = Union[str, int, Sequence[str]]
 
@@ -50,11 +52,11 @@ class Message(str):
 
     @property
     def chinese(self) -> str:
-        return _render(sentences()[self.id][CHINESE], self.args, in_chinese)
+        return _render(sentences()[self.id][CHINESE], self.args, in_chinese).replace("） ", "）")
 
     def as_json(self) -> dict[str, Any]:
-        """`{"id": …, "args": {…}}`; an argument that is a message has its `text` too."""
-        return {"id": self.id, "args": {name: _argument_as_json(value) for name, value in self.args.items()}}
+        """`{"id": …, "arguments": {…}}`; an argument that is a message has its `text` too."""
+        return {"id": self.id, "arguments": {name: _argument_as_json(value) for name, value in self.args.items()}}
 
 
 def _made(id: str, args: Mapping[str, Argument]) -> Message:
@@ -88,18 +90,57 @@ def _argument_as_json(value: Any) -> Any:
     return value
 
 
-def messages_of(record: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """The member `messages` of a JSON object: for each of its sentences, and each list of sentences, id and arguments.
-    Text that is no message, such as the error of a library, has null."""
-    return {name: _beside(record[name]) for name in names if record.get(name)}
+def beside(record: Mapping[str, Any], main: str, *more: str) -> dict[str, Any]:
+    """The members of a JSON object that say its sentences to programs: `message` for the member `main`, and in
+    `messages` those of further members, by their names. Text that is no message, such as the error of a library, has
+    none; in a list it has null."""
+    found: dict[str, Any] = {}
+    if isinstance(record.get(main), Message):
+        found["message"] = record[main].as_json()
+    others = {name: _as_json(record[name]) for name in more if record.get(name)}
+    messages = {name: value for name, value in others.items() if value is not None}
+    return {**found, "messages": messages} if messages else found
 
 
-def _beside(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
-        return [_beside(one) for one in value]
+        return [_as_json(one) for one in value]
     return value.as_json() if isinstance(value, Message) else None
 
 
 def translations(texts: Iterable[str]) -> dict[str, str]:
     """The Chinese text of each message by its English text, for the page."""
     return {str(text): text.chinese for text in texts if isinstance(text, Message)}
+
+
+def read_message(value: Any, longest: int, depth: int = 0) -> Optional[Message]:
+    """A message in a file that is not trusted; None if it is not one that this version knows."""
+    if not isinstance(value, dict) or depth > MOST_DEPTH:
+        return None
+    id, given = value.get("id"), value.get("arguments")
+    if not isinstance(id, str) or id not in sentences() or not isinstance(given, dict):
+        return None
+    listed = {name: separator is not None for name, _, _, separator in _places(sentences()[id][ENGLISH])}
+    args: dict[str, Argument] = {}
+    for name, is_list in listed.items():
+        values = given.get(name) if is_list else [given.get(name)]
+        if not isinstance(values, list) or len(values) > MOST_ITEMS:
+            return None
+        read = [_read_argument(one, longest, depth) for one in values]
+        texts = [one for one in read if one is not None]
+        if len(texts) < len(read):
+            return None
+        args[name] = [str(one) if isinstance(one, int) else one for one in texts] if is_list else texts[0]
+    return Message(id, **args)
+
+
+def _places(template: str) -> list[tuple[str, Optional[str], Optional[str], Optional[str]]]:
+    return [found.groups() for found in PLACE.finditer(template)]  # type: ignore[misc]
+
+
+def _read_argument(value: Any, longest: int, depth: int) -> Union[str, int, None]:
+    if isinstance(value, dict):
+        return read_message(value, longest, depth + 1)
+    if isinstance(value, str):
+        return value if len(value) <= longest else None
+    return value if type(value) is int and abs(value) < 1 << 53 else None

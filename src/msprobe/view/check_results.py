@@ -14,7 +14,6 @@ from msprobe.compare.result import UnitResult
 from msprobe.compare.rows import ERROR, INTRODUCED, NOT_COMPARED, PASS, WARNING, Group, Judgement, Measurement, Row
 from msprobe.dump.errors import DumpError
 from msprobe.dump.names import BACKWARD, FORWARD, parse_name, split_slot
-from msprobe.dump.plural import count
 from msprobe.messages import Message
 from msprobe.view.material import Answer, Material
 
@@ -104,13 +103,12 @@ def _shape(text: str) -> list[int]:
 
 def _answer(units: list[UnitResult]) -> Answer:
     calls = [(index, match, rows) for index, unit in enumerate(units) for match, rows in unit.groups]
-    for wanted, words in ((ERROR, ("fails", "fail")), (WARNING, ("has a warning", "have a warning"))):
+    for wanted, id in ((ERROR, "check.fail"), (WARNING, "check.warn")):
         bad = [one for one in calls if any(row.verdict == wanted for row in one[2])]
         if bad:
             unit, match, rows = bad[0]
             row = next(row for row in rows if row.verdict == wanted)
-            fail = words[len(bad) != 1]
-            sentence = f"{len(bad)} of {count(len(calls), 'checked call')} {fail}, the first is {match.call.name}"
+            sentence = Message(id, bad=len(bad), number=len(calls), call=match.call.name)
             facts = [("call", match.call.name), ("evidence", row.reason), ("where", units[unit].label)]
             return Answer("found", sentence, [one for one in facts if one[1]], unit=unit, row=row)
     return Answer("clean", "", [("records", str(len(calls)))])

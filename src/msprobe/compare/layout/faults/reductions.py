@@ -77,7 +77,7 @@ def _compare_reductions(
     group, ranks = group_text(case, axis), tuple(case.target.ranks)
     if _alike(views.shards, alone) or _alike(views.shards, _in_place_of(views, own, alone)):
         same = parts.flat[0].shape == views.shards.flat[0].shape
-        word = Message("fault.all_reduce" if same else "fault.reduce_scatter")
+        word = "all-reduce" if same else "reduce-scatter"
         said = _missing(word, found, maker, what, group)
         return Diagnosis("missing all-reduce", said, ranks, names[axis], place)
     size = parts.shape[axis]
@@ -97,7 +97,7 @@ def _compare_reductions(
     return None
 
 
-def _missing(reduction: Message, found: Candidate, maker: Call, what: Message, group: Message) -> Message:
+def _missing(reduction: str, found: Candidate, maker: Call, what: Message, group: Message) -> Message:
     """`what` is the call that made the parts, with its module."""
     if maker.direction == BACKWARD:
         reduction = Message("fault.of_gradient", reduction=reduction)
@@ -226,7 +226,7 @@ def of_unreduced(found: Candidate, case: Case, trace: Trace, views: Optional[Loa
                 module = module_of(match.call, trace.groups) or match.call.key
                 said = Message(
                     "fault.missing",
-                    reduction=Message("fault.all_reduce"),
+                    reduction="all-reduce",
                     call=found.match.call.name,
                     maker=Message("call.in", call=match.call.name, module=module),
                     group=group_text(other, axes[0]),
@@ -260,7 +260,7 @@ def of_partial_input(found: Candidate, case: Case, trace: Trace, views: Loaded) 
         made = trace.groups[maker][0].call if maker is not None else found.match.call
         module = module_of(made, trace.groups) or made.key
         what = Message("call.in", call=made.name, module=module)
-        said = _missing(Message("fault.all_reduce"), found, found.match.call, what, group_text(given, axes[0]))
+        said = _missing("all-reduce", found, found.match.call, what, group_text(given, axes[0]))
         return Diagnosis("missing all-reduce", said, tuple(given.target.ranks), name, maker)
     return None
 
