@@ -38,6 +38,7 @@ def generate(
     samples: Path,
     dtype: str = "float32",
     loaded: Optional[Callable[[Any, Any], None]] = None,
+    shard: Optional[Callable[[Any], None]] = None,
     in_child: bool = False,
     prompts: Optional[list[list[int]]] = None,
     sampling: Optional[dict[str, Any]] = None,
@@ -51,6 +52,8 @@ def generate(
         os.environ["MSPROBE_ROLLOUT"] = str(config)
     from vllm import LLM, SamplingParams
 
+    if shard is not None:
+        _change_rank1(shard)
     llm = LLM(
         model=str(model.absolute()),
         skip_tokenizer_init=True,
@@ -74,6 +77,21 @@ def generate(
                 logprobs = [values[token].logprob for token, values in zip(made.token_ids, made.logprobs)]
                 line = {"prompt": list(one.prompt_token_ids), "response": list(made.token_ids), "logprobs": logprobs}
                 file.write(json.dumps({**line, "temperature": settings["temperature"]}) + "\n")
+
+
+def _change_rank1(change: Callable[[Any], None]) -> None:
+    """Changes the weights of rank 1 after they are loaded. The ranks are forked from this process."""
+    import torch
+    from vllm.model_executor.model_loader import base_loader
+
+    original = base_loader.process_weights_after_loading
+
+    def process(model: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.distributed.get_rank() == 1:
+            change(model)
+        return original(model, *args, **kwargs)
+
+    base_loader.process_weights_after_loading = process
 
 
 def default_prompts(count: int = 6, seed: int = 0) -> list[list[int]]:
