@@ -18,6 +18,7 @@ ENVIRONMENT = {
     "TORCH_COMPILE_DISABLE": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_WORKER_MULTIPROC_METHOD": "fork",
+    "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # a function for the ranks, see _load_on_rank1
 }
 
 
@@ -38,13 +39,13 @@ def generate(
     samples: Path,
     dtype: str = "float32",
     loaded: Optional[Callable[[Any, Any], None]] = None,
-    shard: Optional[Callable[[Any], None]] = None,
+    rank1: Optional[Path] = None,
     in_child: bool = False,
     prompts: Optional[list[list[int]]] = None,
     sampling: Optional[dict[str, Any]] = None,
     **options: Any,
 ) -> None:
-    """One engine, one batch of prompts: writes a dump and the samples."""
+    """One engine, one batch of prompts: writes a dump and the samples. `rank1` is a checkpoint for rank 1 alone."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if in_child else "0"
     if dump is not None:
         config = samples.with_suffix(".config.json")
@@ -52,8 +53,6 @@ def generate(
         os.environ["MSPROBE_ROLLOUT"] = str(config)
     from vllm import LLM, SamplingParams
 
-    if shard is not None:
-        _change_rank1(shard)
     llm = LLM(
         model=str(model.absolute()),
         skip_tokenizer_init=True,
@@ -62,6 +61,8 @@ def generate(
         load_format="safetensors",
         **{"max_model_len": 128, **options},
     )
+    if rank1 is not None:
+        llm.collective_rpc(_load_on_rank1, args=(str(rank1),))
     if loaded is not None:
         runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
         loaded(runner.get_model(), runner)
@@ -79,19 +80,9 @@ def generate(
                 file.write(json.dumps({**line, "temperature": settings["temperature"]}) + "\n")
 
 
-def _change_rank1(change: Callable[[Any], None]) -> None:
-    """Changes the weights of rank 1 after they are loaded. The ranks are forked from this process."""
-    import torch
-    from vllm.model_executor.model_loader import base_loader
-
-    original = base_loader.process_weights_after_loading
-
-    def process(model: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.distributed.get_rank() == 1:
-            change(model)
-        return original(model, *args, **kwargs)
-
-    base_loader.process_weights_after_loading = process
+def _load_on_rank1(worker: Any, path: str) -> None:
+    if worker.rank == 1:
+        worker.reload_weights(weights_path=path)
 
 
 def default_prompts(count: int = 6, seed: int = 0) -> list[list[int]]:

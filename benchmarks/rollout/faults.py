@@ -1,7 +1,7 @@
 """Faults for a vLLM engine, each with the module and the cause that `msprobe compare` has to name.
 
 `files` changes a copy of the checkpoint before the engine loads it, `loaded` changes the loaded model of the engine,
-`shard` changes the model of rank 1 before the engine packs its weights.
+with `only_rank1` only rank 1 of a tensor-parallel engine has the weights of the changed copy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Fault:
     causes: tuple[str, ...]
     files: Optional[Callable[[dict[str, Any], dict[str, Any]], None]] = None
     loaded: Optional[Callable[[Any, Any], None]] = None
-    shard: Optional[Callable[[Any], None]] = None
+    only_rank1: bool = False
     kinds: tuple[str, ...] = ("qwen3",)
     options: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
@@ -156,17 +156,6 @@ def _capped_logits(model: Any, runner: Any) -> None:
     model.logits_processor.soft_cap = 5.0
 
 
-def _stale_shard(pattern: str) -> Callable[[Any], None]:
-    def change(model: Any) -> None:
-        found = [value for name, value in model.named_parameters() if re.search(pattern, name)]
-        assert found, pattern
-        generator = torch.Generator().manual_seed(7)
-        for value in found:
-            value.data.add_((torch.randn(value.shape, generator=generator) * value.std() * 0.05).to(value.dtype))
-
-    return change
-
-
 LAYER1 = r"layers\.1\."
 TENSOR_PARALLEL = {"tensor_parallel_size": 2, "in_child": True}
 FAULTS = (
@@ -240,14 +229,16 @@ FAULTS = (
         "stale shard of qkv on rank 1",
         LAYER1 + "self_attn.q_proj",
         ("stale_shard",),
-        shard=_stale_shard(LAYER1 + r"self_attn\.qkv_proj"),
+        _noise(LAYER1 + r"self_attn\.[qkv]_proj"),
+        only_rank1=True,
         options=TENSOR_PARALLEL,
     ),
     Fault(
         "stale shard of gate and up on rank 1",
         LAYER1 + "mlp",
         ("stale_shard",),
-        shard=_stale_shard(LAYER1 + r"mlp\.gate_up_proj"),
+        _noise(LAYER1 + r"mlp\.(gate|up)_proj"),
+        only_rank1=True,
         options=TENSOR_PARALLEL,
     ),
     Fault("temperature in raw log-probs", "", ("temperature",), loaded=_temperature(1)),

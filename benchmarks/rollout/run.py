@@ -99,7 +99,8 @@ def _fault(root: Path, fault: Fault, kind: str, dtype: str) -> bool:
     place = _place(root, f"fault {fault.name} {kind} {dtype}")
     clean = models.make(kind, place / "model", dtype, **fault.model)
     damaged = damaged_copy(fault, clean, place / "damaged")
-    found = _compare(place, damaged, clean, dtype, loaded=fault.loaded, shard=fault.shard, **fault.options)
+    planted = {"model": clean, "rank1": damaged} if fault.only_rank1 else {"model": damaged}
+    found = _compare(place, clean=clean, dtype=dtype, loaded=fault.loaded, **planted, **fault.options)
     good = found is not None and is_right(fault, found)
     _tell(good, f"fault {fault.name}, {kind}", dtype, found, place)
     return good
