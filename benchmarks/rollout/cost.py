@@ -31,7 +31,7 @@ def main() -> int:
     args = parser.parse_args()
     root = Path(tempfile.mkdtemp())
     engine.prepare()
-    sizes = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 8, "num_attention_heads": 16}
+    sizes = {"hidden_size": 1280, "intermediate_size": 5120, "num_hidden_layers": 8, "num_attention_heads": 20}
     model = models.make("qwen3", root / "model", "float32", **sizes, head_dim=64)
     found: dict[str, list[float]] = {way: [] for way in WAYS}
     records = 0
