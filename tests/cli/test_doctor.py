@@ -28,7 +28,7 @@ def test_it_names_versions_parts_and_places(capsys: pytest.CaptureFixture[str]) 
     _, seen = found(capsys)
     assert seen["PyTorch"] == ("ok", torch.__version__)
     assert seen["numpy"] == ("ok", numpy.__version__)
-    assert "all 4 are built" in seen["C parts"][1]
+    assert "all 6 are built" in seen["C parts"][1]
     assert str(Path.cwd()) in seen["here"][1]
     assert seen["mindstudio-probe"] == ("ok", "not in this environment")
 
