@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import cache
 from importlib import metadata
 from typing import NamedTuple
 
@@ -37,7 +37,7 @@ NEEDS: tuple[Need, ...] = (
 )
 
 
-@lru_cache(maxsize=None)  # reading it takes 2 ms, and thousands of tests are looked at
+@cache  # reading it takes 2 ms, and thousands of tests are looked at
 def release(package: str) -> Release:
     """(2, 13) for 2.13.0+cpu; empty if it is not installed."""
     try:

@@ -91,7 +91,7 @@ class Block(nn.Module):
         return self.normalisation_of_the_residual_stream(x + torch.relu(self.projection_of_the_input(x)) * self.gain)
 
 
-def make_ranks(out: Path) -> None:
+def make_ranks(out: Path) -> nn.Module:
     import torch.distributed as dist
 
     dist.init_process_group("gloo")
@@ -111,7 +111,9 @@ def make_ranks(out: Path) -> None:
             debugger.stop()
             debugger.step()
     dist.destroy_process_group()
+    return model
 
 
 if __name__ == "__main__":
-    {"models": make_models, "ranks": make_ranks}[sys.argv[1]](Path(sys.argv[2]))
+    # A DDP model that is freed after its process group may wait for ever for a thread of gloo.
+    kept = {"models": make_models, "ranks": make_ranks}[sys.argv[1]](Path(sys.argv[2]))
