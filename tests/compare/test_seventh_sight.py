@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from flow_runs import batch, run, said, seeded, small, square, step_only
+from flow_runs import Tied, batch, run, said, seeded, small, square, step_only
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -64,19 +64,6 @@ def test_a_buffer_that_a_script_writes_is_a_result_of_the_step(tmp_path: Path) -
     assert said(wrong).startswith("buffer norm.running_var differs after the step, though it was the same before")
     assert wrong.origin is not None
     assert "in the target, Tensor.lerp_.1.forward writes it last" in wrong.origin.evidence
-
-
-class Tied(nn.Module):
-    def __init__(self, tied: str) -> None:
-        super().__init__()
-        self.tied, self.embed = tied, nn.Linear(16, 16, bias=False)
-        if tied != "functional":
-            self.head = nn.Linear(16, 16, bias=False)
-            self.head.weight = self.embed.weight
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = torch.tanh(self.embed(x))
-        return F.linear(y, self.embed.weight) if self.tied == "functional" else self.head(y)
 
 
 def test_a_tied_parameter_has_one_gradient_under_two_names(tmp_path: Path) -> None:

@@ -98,12 +98,12 @@ def scale(item: dict[str, Any]) -> float:
     norm = number(norm)
     if norm is None or elements == 0 or not math.isfinite(norm):
         return 0.0
-    if _is_masked(item):
+    if is_masked(item):
         return min(abs(number(item.get(key)) or 0.0) for key in ("Max", "Min"))
     return norm / math.sqrt(elements)
 
 
-def _is_masked(item: dict[str, Any]) -> bool:
+def is_masked(item: dict[str, Any]) -> bool:
     """Whether one huge repeated value hides the others. Data with a wide range (squares of gradients) is not a mask:
     the sum of its squares is far less than that of one value with this sum."""
     high, low = number(item.get("Max")), number(item.get("Min"))
@@ -263,7 +263,7 @@ def _largest(
 ) -> Measurement:
     worst, average, reason = 0.0, 0.0, ""
     size = max(scale(target), scale(golden))
-    masked = _is_masked(target) or _is_masked(golden)
+    masked = is_masked(target) or is_masked(golden)
     for name, (t, g) in zip(("maximum", "minimum", "mean", "norm"), values):
         if t is None or g is None or t == g or (t != t and g != g):
             continue

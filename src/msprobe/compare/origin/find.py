@@ -8,7 +8,7 @@ what comes after the backward.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Optional
 
@@ -19,7 +19,7 @@ from msprobe.compare.operators import UPDATE, draws
 from msprobe.compare.origin.arguments import other_arguments, plain_arguments, slot_text
 from msprobe.compare.origin.loop_findings import findings
 from msprobe.compare.origin.other_shape import blame_other_shape, first_of_other_shape, maker_of_other_shape
-from msprobe.compare.origin.reordered import argument_before, argument_of_part, reordering_before
+from msprobe.compare.origin.reordered import argument_before, reordering_before
 from msprobe.compare.origin.state import other_module
 from msprobe.compare.origin.structure import (
     after_the_model,
@@ -27,6 +27,7 @@ from msprobe.compare.origin.structure import (
     candidate,
     candidate_of_one_run,
     given_around,
+    is_excused,
     left_out,
     made_inside,
     structural,
@@ -34,6 +35,7 @@ from msprobe.compare.origin.structure import (
 from msprobe.compare.origin.trace import Trace, bad_rows
 from msprobe.compare.origin.training import TrainingDifference
 from msprobe.compare.origin.updates import blame_update
+from msprobe.compare.origin.ways import ways
 from msprobe.compare.origin.wording import UNORDERED, Candidate, argument_text
 from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import Kind
@@ -144,6 +146,17 @@ def _factor(trace: Trace) -> str:
     return f"are {ratios[len(ratios) // 2]:.3g} times as large"
 
 
+def _between(trace: Trace) -> Iterator[str]:
+    """The calls that only one run makes to gradients, between the backward and the optimizer."""
+    facts = trace.facts
+    places = [i for i in trace.unmatched if trace.phases[i] is Phase.AFTER and facts is not None and facts.is_update(i)]
+    for run, golden in (("target", False), ("golden run", True)):
+        alone = [trace.groups[i][0] for i in places if (trace.groups[i][0].target is None) is golden]
+        keys = dict.fromkeys(match.call.key for match in alone if facts is None or facts.phase(match) != "optimizer")
+        if keys:
+            yield f"between the backward and the optimizer, only the {run} calls {', '.join([*keys][:5])}"
+
+
 def lost_write(trace: Trace) -> Optional[Candidate]:
     """A call that only one run makes, and that writes memory which outlives the step."""
     if trace.facts is None:
@@ -214,6 +227,8 @@ def _training(found: Sequence[TrainingDifference], trace: Trace) -> Candidate:
     index = (shown or known or [len(trace.groups) - 1])[0]
     bad = bad_rows(trace.groups[index][1]) if shown else []
     rest = tuple(one.sentence for one in found[1:4])
+    if found[0].kind == "clipping":
+        rest += (f"the gradients that the optimizer uses {_factor(trace)}", *_between(trace))
     made = candidate("training", index, bad[0] if bad else None, trace, rest)
     return replace(made, said=found[0].sentence, phase=found[0].phase)
 
@@ -260,11 +275,13 @@ def _blame(index: int, trace: Trace) -> Candidate:
         said = "their results have the same statistics: the order of the elements may differ"
         replaced = candidate("replaced", moved, None, trace, (said, *plain_arguments(trace.groups[moved][0])))
         return replace(replaced, other=_golden_name(trace.groups[moved][0]))
-    other = argument_before(index, trace) if seen == UNORDERED and trace.phases[index] is Phase.FORWARD else None
+    inputs = [other for other in rows if other.is_input]
+    other = argument_before(inputs, trace) if seen == UNORDERED and trace.phases[index] is Phase.FORWARD else None
     if other is not None:
         return _shifted(candidate("argument", *other, trace, (REORDERED,)), index, trace)
-    evidence = (_unordered(match, rows),) if seen == UNORDERED else ()
-    return replace(candidate("call", index, row, trace, (*evidence, *plain_arguments(match))), inputs=seen)
+    evidence: tuple[str, ...] = (_unordered(match, rows),) if seen == UNORDERED else ()
+    evidence += ways(row, trace) or plain_arguments(match)
+    return replace(candidate("call", index, row, trace, evidence), inputs=seen)
 
 
 def _argument_of_forward(index: int, trace: Trace) -> Optional[Candidate]:
@@ -334,58 +351,64 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
         one, other = swapped
         said = f"{one.slot} is what the golden run passes as {other.golden_slot}, and vice versa"
         return candidate("swapped", index, one, trace, (said,))
+    row = inputs[0]
     found = structural(index, inputs, trace)
     if found is not None:
-        return _shifted(found, index, trace)
-    row = inputs[0]
+        return _shifted(replace(found, evidence=ways(row, trace) or found.evidence), index, trace)
     if row.why.kind is Kind.DTYPE:
         return candidate("dtype", index, row, trace)
     shaped = maker_of_other_shape(row, index, trace)
     if shaped is not None:
         return _shifted(blame_other_shape(*shaped, trace), index, trace)
-    ours = _producer(row.target, index, trace, golden=False)
-    theirs = _producer(row.golden, index, trace, golden=True)
-    if ours is not None and theirs is not None and ours is not theirs:
-        said = f"the target passes the result of {ours.call.name}, the golden run that of {_golden_name(theirs)}"
-        return candidate("wiring", index, row, trace, (said,))
-    if theirs is not None:
-        said = f"the golden run passes the result of {_golden_name(theirs)}; the target passes something else"
-        return candidate("wiring", index, row, trace, (said,))
-    if ours is not None:
-        said = f"the target passes the result of {ours.call.name}; the golden run passes something else"
-        return candidate("wiring", index, row, trace, (said,))
+    passed = [_passed(row, index, trace, golden) for golden in (False, True)]
+    alone = next((one[0] for one in reversed(passed) if one is not None and one[0].how == "unmatched"), None)
+    place = next((i for i in trace.unmatched if trace.groups[i][0] is alone), None)
+    if place is not None and not is_excused(trace.groups[place]):
+        found = candidate_of_one_run(place, trace)
+        return _shifted(replace(found, evidence=ways(row, trace) or found.evidence), index, trace)
+    wired = _wiring(*passed)
+    if wired:
+        return candidate("wiring", index, row, trace, (wired, *ways(row, trace)))
     parameter = _parameter_of(index, row, trace)
     if parameter:
         said = f"parameter {parameter}, {row.slot} of {trace.groups[index][0].call.name}, differs before anything ran"
         return replace(candidate("parameter", index, row, trace), said=said)
-    part = argument_of_part(row, index, trace) if trace.phases[index] is Phase.FORWARD else None
+    part = argument_before([row], trace) if trace.phases[index] is Phase.FORWARD else None
     if part is not None:
         return _shifted(candidate("argument", *part, trace, (REORDERED,)), index, trace)
-    alone = left_out(index, trace)
-    around = None if alone else given_around(index, row, trace)
+    left = left_out(index, trace)
+    around = None if left else given_around(index, row, trace)
     if around is not None:
         return _shifted(around, index, trace)
-    views = None if alone else _views(row, trace)
-    if views is not None:
-        return candidate("wiring", index, row, trace, (views,))
-    found = alone or candidate("input", index, row, trace, _extra_before(index, trace))
-    return found if alone else replace(found, said=after_the_model(index, row, trace))
+    found = left or candidate("input", index, row, trace, _extra_before(index, trace))
+    return found if left else replace(found, said=after_the_model(index, row, trace))
 
 
-def _views(row: Row, trace: Trace) -> Optional[str]:
-    """Which results an input is a part of, where the runs take it from different calls: a view that is not recorded."""
-    names = []
-    for golden, side in enumerate(trace.facts.sides if trace.facts is not None else ()):
-        value = side.graph.of_row.get(id(row))
-        while value is not None and value.maker is None and value.source is not None:
-            value = value.source
-        maker = value.maker if value is not None else None
-        if maker is None:
-            return None
-        names.append((maker.call.name, maker.match.golden.name if maker.match.golden else "", bool(golden)))
-    if len(names) < 2 or names[0][1] == names[1][0]:
+Passed = Optional[tuple[Match, str]]
+
+
+def _wiring(ours: Passed, theirs: Passed) -> str:
+    """Whose results the runs pass, if they are those of different calls; empty if not known."""
+    if ours is not None and theirs is not None:
+        same = ours[0] is theirs[0]
+        return "" if same else f"the target passes {ours[1]}, the golden run {theirs[1].replace('the result', 'that')}"
+    if theirs is not None:
+        return f"the golden run passes {theirs[1]}; the target passes something else"
+    return f"the target passes {ours[1]}; the golden run passes something else" if ours is not None else ""
+
+
+def _passed(row: Row, index: int, trace: Trace, golden: bool) -> Passed:
+    """The call that made an input of a call, with the words for it; None if it is not known."""
+    if trace.groups[index][0].call.direction != FORWARD or trace.facts is None:
+        made = _producer(row.golden if golden else row.target, index, trace, golden)
+        return (made, f"the result of {_golden_name(made) if golden else made.call.name}") if made is not None else None
+    value = trace.facts.sides[golden].graph.of_row.get(id(row))
+    what = "the result"
+    while value is not None and value.maker is None:
+        value, what = value.source, "a part of the result"
+    if value is None or value.maker is None:
         return None
-    return f"the target passes a part of the result of {names[0][0]}, the golden run one of {names[1][0]}"
+    return value.maker.match, f"{what} of {value.maker.call.name}"
 
 
 def _overwriting(index: int, inputs: Sequence[Row], trace: Trace) -> Optional[Candidate]:

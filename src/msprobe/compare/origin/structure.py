@@ -27,7 +27,7 @@ def structural(index: int, inputs: list[Row], trace: Trace) -> Optional[Candidat
     """A call that only one run made, and whose result is the input that differs, or that is just before it."""
     direction = trace.groups[index][0].call.direction
     before = [i for i in trace.unmatched if i < index and trace.groups[i][0].call.direction == direction]
-    before = [i for i in before if not _is_excused(trace.groups[i])]
+    before = [i for i in before if not is_excused(trace.groups[i])]
     before = _without_rewritten(before, trace) if before else before
     if not before:
         return None
@@ -52,7 +52,7 @@ def structural(index: int, inputs: list[Row], trace: Trace) -> Optional[Candidat
     return _unmatched_call(found, rows[0] if rows else None, before, trace)
 
 
-def _is_excused(group: Group) -> bool:
+def is_excused(group: Group) -> bool:
     """Whether everything that follows from the call agrees."""
     return bool(group[1]) and all(row.excuse is not None for row in group[1])
 
