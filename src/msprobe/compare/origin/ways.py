@@ -8,13 +8,15 @@ from typing import Optional
 from msprobe.compare.flow.graph import Step, Value
 from msprobe.compare.origin.arguments import plain_values
 from msprobe.compare.origin.trace import Trace
+from msprobe.compare.reasons import SIDES
 from msprobe.compare.rows import Row
+from msprobe.messages import Message
 
 _MOST = 8
 """How many calls of a way are named."""
 
 
-def ways(row: Row, trace: Trace) -> tuple[str, ...]:
+def ways(row: Row, trace: Trace) -> tuple[Message, ...]:
     """For each run, the calls by which it computes a value from values that agree; nothing if both make the same."""
     if trace.facts is None:
         return ()
@@ -24,8 +26,8 @@ def ways(row: Row, trace: Trace) -> tuple[str, ...]:
     if all(step.is_matched and id(step.match) in both for steps in found for step in steps):
         return ()
     return tuple(
-        f"the {run} computes it by {', '.join(map(_text, steps[-_MOST:]))}"
-        for run, steps in zip(("target", "golden run"), found)
+        Message("evidence.way", side=side, calls=[*map(_text, steps[-_MOST:])])
+        for side, steps in zip(SIDES.values(), found)
         if steps and (len(steps) > 1 or len(found[0]) + len(found[1]) > 2)
     )
 
@@ -66,4 +68,4 @@ def calls_before(rows: Sequence[Row], trace: Trace) -> list[int]:
 
 def _text(step: Step) -> str:
     given = plain_values(step.call)
-    return f"{step.call.name} ({', '.join(given)})" if given else step.call.name
+    return Message("evidence.way_call", call=step.call.name, arguments=given) if given else step.call.name
