@@ -102,10 +102,12 @@ class Tied(nn.Module):
     def __init__(self, tied: str) -> None:
         super().__init__()
         self.tied, self.embed = tied, nn.Linear(16, 16, bias=False)
-        if tied != "functional":
+        if tied in ("module", "copied"):
             self.head = nn.Linear(16, 16, bias=False)
-            self.head.weight = self.embed.weight
+            self.head.weight = self.embed.weight if tied == "module" else nn.Parameter(self.embed.weight.detach())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.tanh(self.embed(x))
-        return F.linear(y, self.embed.weight) if self.tied == "functional" else self.head(y)
+        if self.tied in ("module", "copied"):
+            return self.head(y)
+        return F.linear(y, self.embed.weight.detach() if self.tied == "detached" else self.embed.weight)
