@@ -146,21 +146,6 @@ def direction_key(item: object) -> Optional[ValueKey]:
     return (count(item), *(f"{value / norm:.3e}" for value in (low, high)))
 
 
-def is_multiple(one: object, other: object) -> bool:
-    """Whether one tensor is almost certainly a multiple of the other, except for rounding."""
-    if not isinstance(one, dict) or not isinstance(other, dict) or one.get("shape") != other.get("shape"):
-        return False
-    if count(one) < 2:  # any two numbers are multiples of each other
-        return False
-    parts = []
-    for item in (one, other):
-        low, high, norm = (number(item.get(key)) for key in ("Min", "Max", "Norm"))
-        if low is None or high is None or not norm or not math.isfinite(norm):
-            return False
-        parts.append((low / norm, high / norm))
-    return all(math.isclose(a, b, rel_tol=1e-3) for a, b in zip(*parts))
-
-
 def is_repetition(one: object, other: object) -> bool:
     """Whether one tensor almost certainly has the numbers of the other, once or repeated (a view, an expansion)."""
     if not isinstance(one, dict) or not isinstance(other, dict) or "shape" not in one or "shape" not in other:
