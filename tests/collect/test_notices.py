@@ -50,6 +50,13 @@ def test_a_line_does_not_continue_the_bar_of_tqdm() -> None:
         assert shown[place + 1].startswith("training: "), "the bar was not drawn again"
 
 
+def test_nor_in_a_log() -> None:
+    pytest.importorskip("tqdm")
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, timeout=60, check=True)
+    lines = re.split(r"[\r\n]+", done.stderr.decode())
+    assert [line for line in lines if "[msprobe]" in line] == [f"[msprobe] INFO: step {n}: written." for n in (0, 1)]
+
+
 def test_a_bar_that_fails_costs_no_line() -> None:
     code = """
 import sys, types

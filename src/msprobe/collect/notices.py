@@ -33,11 +33,11 @@ class _CurrentStderr(logging.StreamHandler):  # type: ignore[type-arg]
 
 @contextmanager
 def _without_bars(stream: TextIO) -> Iterator[None]:
-    """On a terminal, takes the progress bars of tqdm away while a line is written, if the script has any."""
+    """Takes the progress bars of tqdm away while a line is written, if the script has any."""
     bars = getattr(sys.modules.get("tqdm"), "tqdm", None)
     with ExitStack() as away:
         try:
-            if bars is not None and stream.isatty():
+            if bars is not None:
                 # Without its lock: a forked process may have it locked for ever.
                 away.enter_context(bars.external_write_mode(file=stream, nolock=True))
         except Exception as error:  # a bar that fails is no reason to lose the line
