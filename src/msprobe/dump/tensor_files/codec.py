@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 
 from msprobe.dump.errors import DumpError
 from msprobe.dump.tensor_files import npy_file, pt_file, pt_reader
-from msprobe.stats import crc32, dtypes
+from msprobe.stats import dtypes
 
 BytesLike = Any  # any object that supports the buffer protocol: bytes, memoryview, a numpy array
 Array = np.ndarray[Any, Any]
@@ -41,23 +41,17 @@ class Payload:
         return memoryview(self.data).nbytes
 
     @property
-    def crc(self) -> int:
-        """The CRC-32 of the data. It is computed here: read it once."""
-        return crc32(self.data) if self.nbytes else 0
-
-    @property
     def suffix(self) -> str:
         return f".{self.format}"
 
 
-def encode(payload: Payload, crc: Optional[int] = None) -> tuple[object, ...]:
-    """The file as a sequence of buffers. The bytes of the tensor are the second one, not copied. `crc`: their CRC-32,
-    if the caller knows it."""
+def encode(payload: Payload) -> tuple[object, ...]:
+    """The file as a sequence of buffers. The bytes of the tensor are one of them, not copied."""
     row = dtypes.BY_NAME.get(payload.dtype)
     if row is not None and payload.nbytes != math.prod(payload.shape) * row.itemsize:
         raise ValueError(f"{payload.nbytes} bytes do not fit a {payload.dtype} tensor of shape {payload.shape}")
     if payload.format == "pt":
-        return pt_file.encode(payload.dtype, tuple(payload.shape), payload.data, payload.crc if crc is None else crc)
+        return pt_file.encode(payload.dtype, tuple(payload.shape), payload.data)
     if payload.format == "npy":
         return npy_file.encode(payload.dtype, tuple(payload.shape), payload.data)
     raise ValueError(f"a tensor file is 'pt' or 'npy', not {payload.format!r}")

@@ -13,6 +13,8 @@ import struct
 import zlib
 from typing import Any
 
+from msprobe.stats import crc32
+
 ALIGNMENT = 64
 _ZIP64_FROM = 0xFFFFFFFF
 _PADDING_ID = b"FB"
@@ -34,10 +36,11 @@ STORAGES = {
 }
 
 
-def encode(dtype: str, shape: tuple[int, ...], data: Any, crc: int) -> tuple[object, ...]:
-    """The file as (before, data, after). `crc` is the CRC-32 of the data."""
-    check = struct.pack("<I", crc)
-    head, middle, tail, end = _frame(dtype, shape, memoryview(data).nbytes)
+def encode(dtype: str, shape: tuple[int, ...], data: Any) -> tuple[object, ...]:
+    """The file as (before, data, after)."""
+    view = memoryview(data)
+    check = struct.pack("<I", crc32(data) if view.nbytes else 0)
+    head, middle, tail, end = _frame(dtype, shape, view.nbytes)
     return head + check + middle, data, tail + check + end
 
 

@@ -1,7 +1,5 @@
 """The files in dump_tensor_data: each content once; further names are hard links.
 
-The CRC-32 that a file needs anyway finds the file that may have the same content; then their bytes are compared.
-
 The writer thread calls this. For a tensor in host memory, the thread that runs the call does: writing directly costs
 less than a copy for later. A file is complete before the journal names it; no record names a file that a crash cut off.
 After the first write that fails for lack of space or permission, later writes are skipped and counted: ten thousand
@@ -21,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Optional
 
-import numpy as np
+import xxhash
 
 from msprobe.dump import layout
 from msprobe.dump.tensor_files.codec import Payload, encode
@@ -30,9 +28,7 @@ from msprobe.system.interrupts import let_through
 
 _NO_MORE_LINKS = {errno.EMLINK, errno.EXDEV, errno.EPERM, errno.ENOTSUP}
 
-_CHUNK = 1 << 20
-
-Key = tuple[str, tuple[int, ...], str, int]
+Key = tuple[str, tuple[int, ...], str, bytes]
 
 
 @dataclass
@@ -62,17 +58,14 @@ class TensorStore:
 
     def save(self, name: str, file_name: str, payload: Payload) -> None:
         def work(fd: int) -> None:
-            crc = payload.crc
-            key = (payload.dtype, payload.shape, payload.format, crc)
-            parts = encode(payload, crc)
+            digest = xxhash.xxh3_128_digest(payload.data)
+            key = (payload.dtype, payload.shape, payload.format, digest)
             known = self._known.get(key)
-            if known is not None and not _holds(fd, known, parts):
-                known = None
             if known == file_name:
                 return
             self._forget(file_name)
             if known is None or not self._hard_link(fd, known, file_name):
-                self.counts.bytes += self._write(fd, file_name, parts)
+                self.counts.bytes += self._write(fd, file_name, encode(payload))
                 self.counts.files += 1
                 self._known[key] = file_name
                 self._holds[file_name] = key
@@ -184,26 +177,3 @@ class TensorStore:
             layout.write_all(file, row.getvalue().encode("utf-8", "backslashreplace"))
         finally:
             os.close(file)
-
-
-def _holds(fd: int, file_name: str, parts: tuple[object, ...]) -> bool:
-    """Whether a file has this content. It is read, not mapped: somebody may shorten it meanwhile."""
-    sizes = [memoryview(part).nbytes for part in parts]  # type: ignore[arg-type]
-    try:
-        file = layout.open_file(file_name, os.O_RDONLY, dir_fd=fd)
-    except FileNotFoundError:
-        return False
-    try:
-        if os.fstat(file).st_size != sum(sizes):
-            return False
-        wanted = np.frombuffer(parts[1], np.uint8) if sizes[1] else np.empty(0, np.uint8)  # type: ignore[call-overload]
-        found = bytearray(min(_CHUNK, sizes[1]))
-        for start in range(0, sizes[1], _CHUNK):
-            size = min(_CHUNK, sizes[1] - start)
-            if os.preadv(file, [memoryview(found)[:size]], sizes[0] + start) != size:
-                return False
-            if not np.array_equal(wanted[start : start + size], np.frombuffer(found, np.uint8, size)):
-                return False
-        return True
-    finally:
-        os.close(file)
