@@ -14,6 +14,9 @@ from dumps import planted_pair, ranks_dump, unmatched_pair
 from polling import until
 from written import call, saved, write_dump
 
+from msprobe.compare import compare
+from msprobe.compare.result import row_id
+
 Open = Callable[..., Any]
 
 
@@ -166,8 +169,26 @@ def test_all_rows_have_different_names_and_complete_numbers(
     assert same == []
 
 
+def test_the_address_names_a_row_by_its_stable_id(open_view: Open, tmp_path: Path) -> None:
+    golden = planted.run("transformer", tmp_path / "golden")
+    target = planted.run("transformer", tmp_path / "target", "missing scale")
+    comparison = compare(target, golden)
+    ids = [row_id(unit, row) for unit, row in comparison.rows()]
+    page = open_view(target, golden).page
+    address = "new URLSearchParams(location.hash.slice(1)).get('row')"
+    assert page.evaluate(address) in ids
+    alone = next(one for one in ids if one.endswith("@golden"))
+    for wanted in (ids[0], alone, ids[-1]):
+        page.evaluate(f"location.hash = new URLSearchParams({{row: {json.dumps(wanted)}}})")
+        name = wanted.partition("/")[2].partition("/")[2].removesuffix("@golden")
+        until(page, f"document.getElementById('row_name').textContent === {json.dumps(name)}")
+        assert page.evaluate(address) == wanted
+
+
 def test_a_chinese_answer_has_no_english_sentence(open_view: Open, tmp_path: Path) -> None:
     golden = planted.run("transformer", tmp_path / "golden")
+    for file in golden.rglob("run.json"):
+        file.write_text(json.dumps({**json.loads(file.read_text()), "threads": 1_000}))
     for fault in ("wrong eps", "missing scale", "wrong backward", "changed activation"):
         page = open_view(planted.run("transformer", tmp_path / fault, fault), golden, locale="zh-CN").page
         said = [page.inner_text(".sentence"), *page.locator("#answer dd").all_inner_texts()]
@@ -175,6 +196,9 @@ def test_a_chinese_answer_has_no_english_sentence(open_view: Open, tmp_path: Pat
         for key, text in zip(keys, said):
             if key not in ("调用", "模块", "源码", "库内"):
                 assert any("一" <= letter <= "鿿" for letter in text), (fault, key, text)
+        notes = page.locator("#answer details div").all_text_contents()
+        assert notes
+        assert all(any("一" <= letter <= "鿿" for letter in text) for text in notes), (fault, notes)
         page.check("#introduced")
         until(page, "document.querySelectorAll('#rows .row').length > 0")
         reasons = page.locator("#rows .row [role=cell]:last-child").all_inner_texts()

@@ -20,6 +20,7 @@ from msprobe.compare.rows import ERROR, INTRODUCED, NOT_COMPARED, PASS, PROPAGAT
 from msprobe.dump.collectives import is_collective
 from msprobe.dump.names import module_class, module_path, parse_name
 from msprobe.dump.stack_frames import is_library, parse_frame
+from msprobe.messages import translations
 from msprobe.view.unit_groups import UnitGroups
 
 VERDICTS = (PASS, WARNING, ERROR, NOT_COMPARED)
@@ -27,6 +28,8 @@ ROLES = ("", INTRODUCED, PROPAGATED)
 KINDS = {"api": 0, "module": 1, "grads": 2}
 DIRECTIONS = {FORWARD: 0, BACKWARD: 1, GRADS: 1}
 COLLECTIVE = 1
+GOLDEN_ONLY = 16
+"""In the state of a row: only the golden run has it."""
 LONGEST_PLAIN = 80
 _ROW = {"call": "i4", "slot": "i4", "reason": "i4", "state": "u1", "distance": "f4", "target": "f4", "golden": "f4"}
 _CALL = {
@@ -107,6 +110,7 @@ class Table:
             "plain": self._plain,
             "columns": self._layout(),
             "texts": list(self._texts.known),
+            "chinese": translations(reason.message for reason in self._reasons),
         }
 
     def _layout(self) -> list[tuple[str, str, str, int, int]]:
@@ -161,7 +165,8 @@ class Table:
             calls.append(call)
             slots.append(known.setdefault(slot, len(known)))
             reasons.append(0 if reason.kind is Kind.NONE else self._reason(reason))
-            states.append(_VERDICT[row.verdict] + _ROLE[row.role])
+            alone = GOLDEN_ONLY if row.absent == "target" or row.match.target is None else 0
+            states.append(_VERDICT[row.verdict] + _ROLE[row.role] + alone)
             distances.append(_NONE if measurement.distance is None else measurement.distance)
             ours, theirs = _figure(row.target), _figure(row.golden)
             if ours.__class__ is str or theirs.__class__ is str:
