@@ -35,6 +35,7 @@ from msprobe.compare.sources import Source
 from msprobe.dump.errors import DumpError
 from msprobe.dump.names import module_path
 from msprobe.dump.products import GRADIENTS, INPUTS, WEIGHTS, product_word
+from msprobe.messages import Message
 from msprobe.stats.damage import measure_damage, usual_damage
 from msprobe.stats.formats import BY_NAME
 
@@ -61,6 +62,11 @@ class Finding:
     module: str
     role: str
     sentence: str
+
+    @property
+    def why(self) -> str:
+        """The sentence without the module."""
+        return self.sentence.partition(": ")[2]
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,7 @@ def judge_quantised(groups: Sequence[Group], target: Source, golden: Source) -> 
     elif judge.has_factors:
         _pass_rest(groups, {id(one.row) for one in findings})
     for one in findings:
-        one.row.judgement = Judgement(ERROR, 0.0, Reason(Kind.VALUES, one.sentence.partition(": ")[2]))
+        one.row.judgement = Judgement(ERROR, 0.0, Reason(Kind.VALUES, Message("quantised.exceeds", why=one.why)))
     return findings
 
 
@@ -352,9 +358,9 @@ def _pass_rest(groups: Sequence[Group], found: set[int]) -> None:
                 continue
             if match.how == "unmatched" or row.absent:
                 if inside or (call.kind == "api" and call.direction == BACKWARD):
-                    row.excuse = Excuse("quantised", Reason(Kind.ROUNDING, "a part of a quantised product"), ())
+                    row.excuse = Excuse("quantised", Reason(Kind.ROUNDING, Message("quantised.part")), ())
             elif row.verdict in (WARNING, ERROR) and _is_near(row):
-                row.judgement = Judgement(PASS, GROSS, Reason(Kind.ROUNDING, "within what the formats lose"))
+                row.judgement = Judgement(PASS, GROSS, Reason(Kind.ROUNDING, Message("quantised.within")))
 
 
 def _is_near(row: Row) -> bool:

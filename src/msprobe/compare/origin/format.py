@@ -10,6 +10,7 @@ from msprobe.compare.judge.quantised import Finding
 from msprobe.compare.origin.structure import candidate
 from msprobe.compare.origin.trace import Trace
 from msprobe.compare.origin.wording import Candidate
+from msprobe.messages import Message
 
 _MOST = 3
 
@@ -19,5 +20,9 @@ def blame_format(findings: Sequence[Finding], trace: Trace) -> Optional[Candidat
         return None
     first, *rest = findings
     others = [one for one in rest if (one.module, one.role) != (first.module, first.role)]
-    evidence = tuple(dict.fromkeys(one.sentence for one in others))[:_MOST]
-    return replace(candidate("quantised", first.index, first.row, trace, evidence), said=first.sentence)
+    evidence = tuple(dict.fromkeys(map(_said, others)))[:_MOST]
+    return replace(candidate("quantised", first.index, first.row, trace, evidence), said=_said(first))
+
+
+def _said(finding: Finding) -> Message:
+    return Message("origin.quantised", module=finding.module, why=finding.why)
