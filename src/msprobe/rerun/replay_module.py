@@ -57,7 +57,7 @@ def repeat_module(
     kept = found.get("results_kept") or []
     recorded, others = _recorded(rank, name), _recorded(*golden) if golden is not None else {}
     parts = [_part(results, number, str(dtype), recorded, others) for number, dtype in enumerate(kept)]
-    return Repetition(times, int(found["results"]), "the device of the script", tuple(parts))
+    return Repetition(times, int(found["results"]), "the device of the script", tuple(parts), found.get("threads"))
 
 
 def _recorded_inputs(rank: RankDump, name: str, step: int) -> Iterator[Graft]:
