@@ -48,9 +48,7 @@ def test_a_backward_is_repeated(ranks: tuple[Path, Path], capsys: pytest.Capture
     assert "Functional.gelu.0.backward: deterministic in 16 runs on cpu" in capsys.readouterr().out
 
 
-def test_a_different_number_of_threads_is_said(
-    ranks: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_different_number_of_threads_is_said(ranks: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     target, golden = (str(rank / "Functional.gelu.0.forward") for rank in ranks)
     here = torch.get_num_threads()
     assert main(["replay", target, "--golden", golden]) == 0

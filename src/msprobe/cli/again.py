@@ -6,9 +6,9 @@ import argparse
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Optional, Protocol
 
 from msprobe.cli.run import add_script, split_module
 
@@ -45,33 +45,51 @@ def split_words(words: Sequence[str]) -> Sequence[str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from msprobe.dump.errors import DumpError
-    from msprobe.report.terminal import print_lines
     from msprobe.rerun.again import Request, again
+
+    def ask(script: Script, directory: Path, say: Callable[[str], None]) -> tuple[Answer, bool]:
+        against = Path(args.against) if args.against else None
+        answer = again(Request(script, directory, args.step, args.level, against, args.fix), say)
+        return answer, answer.repeats
+
+    return run_and_answer("again", args, ask)
+
+
+class Answer(Protocol):
+    def lines(self) -> list[str]: ...
+
+    def summary(self) -> dict[str, Any]: ...
+
+
+Ask = Callable[["Script", Path, Callable[[str], None]], tuple[Answer, bool]]
+
+
+def run_and_answer(verb: str, args: argparse.Namespace, ask: Ask) -> int:
+    """Asks about the script of the command line, prints the answer, and returns the exit code of the verb: 0 if the
+    answer is the good one. Without `-o`, the directory with the dumps is deleted."""
+    from msprobe.dump.errors import DumpError
+    from msprobe.report.json_output import print_json
+    from msprobe.report.terminal import print_lines
 
     directory = None
     try:
-        script = script_of(args)
-        directory = make_directory(args.output)
-        against = Path(args.against) if args.against else None
-        request = Request(script, directory, args.step, args.level, against, args.fix)
-        answer = again(request, lambda text: print(f"[msprobe] {text}", file=sys.stderr, flush=True))
+        script = _script_of(args)
+        directory = _make_directory(args.output)
+        answer, good = ask(script, directory, lambda text: print(f"[msprobe] {text}", file=sys.stderr, flush=True))
         if args.json:
-            from msprobe.report.json_output import print_json
-
-            print_json("again", answer.summary())
+            print_json(verb, answer.summary())
         else:
             print_lines(answer.lines())
-        return 0 if answer.repeats else 1
+        return 0 if good else 1
     except DumpError as error:
-        print(f"msprobe again: {str(error).rstrip('.')}.", file=sys.stderr)
+        print(f"msprobe {verb}: {str(error).rstrip('.')}.", file=sys.stderr)
         return 2
     finally:
         if directory is not None and not args.output:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def script_of(args: argparse.Namespace) -> Script:
+def _script_of(args: argparse.Namespace) -> Script:
     """The script of the command line. Raises DumpError if there is none."""
     from msprobe.dump.errors import DumpError
     from msprobe.rerun.launch import Script
@@ -84,7 +102,7 @@ def script_of(args: argparse.Namespace) -> Script:
     return script
 
 
-def make_directory(output: Optional[str]) -> Path:
+def _make_directory(output: Optional[str]) -> Path:
     """A new directory for the dumps. Never one that has something in it."""
     from msprobe.dump.errors import DumpError
 
