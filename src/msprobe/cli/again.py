@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -45,11 +44,12 @@ def split_words(words: Sequence[str]) -> Sequence[str]:
 
 
 def run(args: argparse.Namespace) -> int:
+    from msprobe.report.terminal import announce
     from msprobe.rerun.again import Request, again
 
-    def ask(script: Script, directory: Path, say: Callable[[str], None]) -> tuple[Answer, bool]:
+    def ask(script: Script, directory: Path) -> tuple[Answer, bool]:
         against = Path(args.against) if args.against else None
-        answer = again(Request(script, directory, args.step, args.level, against, args.fix), say)
+        answer = again(Request(script, directory, args.step, args.level, against, args.fix), announce)
         return answer, answer.repeats
 
     return run_and_answer("again", args, ask)
@@ -61,13 +61,9 @@ class Answer(Protocol):
     def summary(self) -> dict[str, Any]: ...
 
 
-Ask = Callable[["Script", Path, Callable[[str], None]], tuple[Answer, bool]]
-
-
-def run_and_answer(verb: str, args: argparse.Namespace, ask: Ask) -> int:
+def run_and_answer(verb: str, args: argparse.Namespace, ask: Callable[[Script, Path], tuple[Answer, bool]]) -> int:
     """Asks about the script of the command line, prints the answer, and returns the exit code of the verb: 0 if the
     answer is the good one. Without `-o`, the directory with the dumps is deleted."""
-    from msprobe.dump.errors import DumpError
     from msprobe.report.json_output import print_json
     from msprobe.report.terminal import print_lines
 
@@ -75,15 +71,12 @@ def run_and_answer(verb: str, args: argparse.Namespace, ask: Ask) -> int:
     try:
         script = _script_of(args)
         directory = _make_directory(args.output)
-        answer, good = ask(script, directory, lambda text: print(f"[msprobe] {text}", file=sys.stderr, flush=True))
+        answer, good = ask(script, directory)
         if args.json:
             print_json(verb, answer.summary())
         else:
             print_lines(answer.lines())
         return 0 if good else 1
-    except DumpError as error:
-        print(f"msprobe {verb}: {str(error).rstrip('.')}.", file=sys.stderr)
-        return 2
     finally:
         if directory is not None and not args.output:
             shutil.rmtree(directory, ignore_errors=True)

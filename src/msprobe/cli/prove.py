@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,12 +44,13 @@ def split_words(words: Sequence[str]) -> Sequence[str]:
 
 
 def run(args: argparse.Namespace) -> int:
+    from msprobe.report.terminal import announce
     from msprobe.rerun.prove import PROVED, Request, prove
 
-    def ask(script: Script, directory: Path, say: Callable[[str], None]) -> tuple[Answer, bool]:
+    def ask(script: Script, directory: Path) -> tuple[Answer, bool]:
         target = Path(args.target) if args.target else None
         tensors = Path(args.tensors) if args.tensors else None
-        proof = prove(Request(script, Path(args.golden), directory, target, tensors, args.call, args.most), say)
+        proof = prove(Request(script, Path(args.golden), directory, target, tensors, args.call, args.most), announce)
         if args.output:
             text = json.dumps({"schema": "msprobe/prove/1", **proof.summary()}, indent=1)
             (directory / "proof.json").write_text(text, encoding="utf-8")
