@@ -9,7 +9,6 @@ from msprobe.collect.seeding import Sample
 from msprobe.config import Settings
 from msprobe.config.directions import Directions, Repeat
 from msprobe.dump.names import backward_of
-from msprobe.tasks import make_task
 
 
 class StepActs:
@@ -34,14 +33,13 @@ class DirectedLifecycle(Lifecycle):
             super()._remember(model, token_range)
 
 
-def make_directed(debugger: Any, settings: Settings, make_frontend: Callable[[Any], Any]) -> Any:
-    """The only debugger of this process, of the class `debugger` of a framework, with a frontend for directed runs."""
+def make_directed(debugger: Any, settings: Settings, make: Callable[[Settings], Lifecycle]) -> Any:
+    """The only debugger of this process, of the class `debugger` of a framework, with the lifecycle of a directed run."""
 
     class Directed(debugger):  # type: ignore[misc]
         @classmethod
         def _make_lifecycle(cls, settings: Settings) -> Lifecycle:
-            task = make_task(settings)
-            return DirectedLifecycle(task, make_frontend(task))
+            return make(settings)
 
     made = Directed._create(settings)
     debugger._current = made

@@ -20,7 +20,7 @@ from mindspore import nn
 from mindspore.experimental import optim
 
 from msprobe.collect import notices
-from msprobe.collect.run.directed import make_directed
+from msprobe.collect.run.directed import DirectedLifecycle, make_directed
 from msprobe.collect.seeding import pin_seeds
 from msprobe.collect.step_context import StepContext
 from msprobe.config import Settings, load
@@ -33,6 +33,7 @@ from msprobe.mindspore.directed.generators import all_states
 from msprobe.mindspore.header import in_graph_mode
 from msprobe.mindspore.seed import seed_all
 from msprobe.mindspore.step_hooks import TaskHooks
+from msprobe.tasks import make_task
 
 _IN_GRAPH = (
     "MindSpore is in graph mode: msprobe sees single calls only in PYNATIVE mode. Call "
@@ -189,12 +190,13 @@ class DirectedDriver:
             probe.recorder.closed = False
 
     def _make_debugger(self, settings: Settings) -> PrecisionDebugger:
-        made: PrecisionDebugger = make_directed(PrecisionDebugger, settings, self._make_frontend)
+        made: PrecisionDebugger = make_directed(PrecisionDebugger, settings, self._make_lifecycle)
         return made
 
-    def _make_frontend(self, task: Any) -> DirectedFrontend:
+    def _make_lifecycle(self, settings: Settings) -> DirectedLifecycle:
+        task = make_task(settings)
         self._frontend = DirectedFrontend(task, self._directions, self._imported)
-        return self._frontend
+        return DirectedLifecycle(task, self._frontend)
 
     def _gives_way(self) -> bool:
         """Whether to ignore this call: it runs in a forked worker, or the script has its own debugger."""

@@ -14,7 +14,7 @@ from typing import Any, Callable
 import torch
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from msprobe.collect.run.directed import make_directed
+from msprobe.collect.run.directed import DirectedLifecycle, make_directed
 from msprobe.collect.seeding import pin_seeds
 from msprobe.collect.step_context import StepContext
 from msprobe.config import Settings, load
@@ -26,6 +26,7 @@ from msprobe.pytorch.directed.generators import all_states, loader_workers
 from msprobe.pytorch.driver import StepDriver
 from msprobe.pytorch.seed import seed_all
 from msprobe.pytorch.step_hooks import TaskHooks
+from msprobe.tasks import make_task
 
 FURTHER = (
     *(f"Torch.{name}" for name in ("rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "normal")),
@@ -106,12 +107,13 @@ class DirectedDriver(StepDriver):
         super()._model_called(module)
 
     def _make_debugger(self, settings: Settings) -> PrecisionDebugger:
-        made: PrecisionDebugger = make_directed(PrecisionDebugger, settings, self._make_frontend)
+        made: PrecisionDebugger = make_directed(PrecisionDebugger, settings, self._make_lifecycle)
         return made
 
-    def _make_frontend(self, task: Any) -> DirectedFrontend:
+    def _make_lifecycle(self, settings: Settings) -> DirectedLifecycle:
+        task = make_task(settings)
         self._frontend = DirectedFrontend(task, self._directions, self._imported)
-        return self._frontend
+        return DirectedLifecycle(task, self._frontend)
 
     def finish(self) -> None:
         """The script has ended: a step may still be open."""
