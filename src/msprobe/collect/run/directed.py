@@ -34,7 +34,7 @@ class DirectedLifecycle(Lifecycle):
 
 
 def make_directed(debugger: Any, settings: Settings, make: Callable[[Settings], Lifecycle]) -> Any:
-    """The only debugger of this process, of the class `debugger` of a framework, with the lifecycle of a directed run."""
+    """The only debugger of this process, of a class of a framework, with the lifecycle of a directed run."""
 
     class Directed(debugger):  # type: ignore[misc]
         @classmethod
