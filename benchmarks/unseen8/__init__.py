@@ -1,1 +1,1 @@
-"""An eighth set of faults and clean pairs, written without knowledge of how compare works. See README.md."""
+"""An eighth set of faults and clean pairs, written without knowledge of how compare works."""

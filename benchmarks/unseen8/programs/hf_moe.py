@@ -42,6 +42,7 @@ debugger = PrecisionDebugger(dump_path=sys.argv[1], task=sys.argv[2], level="mix
 for step in range(2):
     debugger.start(model)
     labels = ids[step].masked_fill(attention == 0, -100)
+    labels[1, 3] = -100  # predicted from padding
     first = mixtral(input_ids=ids[step], attention_mask=attention, position_ids=positions, labels=labels).loss
     second = qwen(input_ids=ids[step], attention_mask=attention, position_ids=positions, labels=labels).loss
     loss = first + second
