@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ from written import call, scalar, tensor, write_dump
 
 from msprobe.dump.errors import DumpError
 from msprobe.mcp.replies import MARK, reply
+from msprobe.mcp.running import run_verb
 from msprobe.mcp.tools import Tools
 
 RELU, LINEAR = "Functional.relu.0.forward", "Functional.linear.0.forward"
@@ -115,6 +119,60 @@ def test_only_with_allow_run_is_anything_run(roots: Path) -> None:
     assert "cannot be run" in json.loads(refused)["data"]["error"]
 
 
+_STARTS_OTHERS = """
+import os, subprocess, sys, time
+wait = [sys.executable, "-c", "import time; time.sleep(3600)"]
+pids = [subprocess.Popen(wait, start_new_session=own).pid for own in (False, True)]
+orphan = "import subprocess, sys; print(subprocess.Popen(sys.argv[1:], stdout=2, start_new_session=True).pid)"
+pids.append(int(subprocess.check_output([sys.executable, "-c", orphan, *wait])))
+with open("started.part", "w") as file:
+    print(os.getpid(), *pids, file=file)
+os.rename("started.part", "started")
+time.sleep(3600)
+"""
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_a_run_is_stopped_with_everything_it_started(tmp_path: Path) -> None:
+    """Children, children in sessions of their own (as of torchrun), and orphans. The limit of time ends a run in the
+    same way as the end of the server, which does not depend on the load of the machine."""
+    (tmp_path / "train.py").write_text(_STARTS_OTHERS)
+    started = tmp_path / "started"
+
+    def interrupt() -> None:
+        while not started.exists():
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run_verb(tmp_path, "run", ["train.py"])
+    pids = [int(word) for word in started.read_text().split()]
+    assert len(pids) == 4
+    assert [pid for pid in pids if _runs(pid)] == []
+
+
+def test_a_run_that_takes_too_long_gets_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import time; time.sleep(3600)")
+    with pytest.raises(DumpError, match="msprobe run took longer than 1 s and was stopped"):
+        run_verb(tmp_path, "run", ["train.py"], seconds=-5)
+
+
+def test_any_amount_of_output_is_cut(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('x' * 20_000_000); print('the end')")
+    found = run_verb(tmp_path, "run", ["train.py"])
+    assert found["exit_code"] == 0
+    assert "the end" in found["output"]
+    assert sum(map(len, found["output"])) <= 6000
+
+
 def test_a_hostile_name_is_only_a_name(roots: Path) -> None:
     name = f"{HOSTILE[:-10]}.0.forward"
     found = json.loads(reply(Tools([roots]).record("target", name)))
@@ -150,3 +208,15 @@ def test_a_tensor_is_read_in_parts_and_as_a_histogram(tmp_path: Path) -> None:
     assert sum(tools.tensor("d", RELU, "output.0", bins=5)["counts"]) == 1000
     with pytest.raises(DumpError, match="no saved tensor"):
         tools.tensor("d", RELU, "input.0")
+
+
+def test_a_histogram_of_too_many_elements_is_refused(tmp_path: Path) -> None:
+    shape = [1 << 27]
+    item = {**tensor(1.0, shape), "dtype": "torch.uint8", "data_name": "x.npy"}
+    write_dump(tmp_path / "d", {RELU: call(tensor(1.0), output=item)})
+    place = tmp_path / "d" / "step0" / "rank" / "dump_tensor_data"
+    place.mkdir()
+    np.lib.format.open_memmap(place / "x.npy", "w+", np.uint8, tuple(shape)).flush()  # sparse
+    with pytest.raises(DumpError, match="too many for a histogram"):
+        Tools([tmp_path]).tensor("d", RELU, "output.0", bins=5)
+    assert Tools([tmp_path]).tensor("d", RELU, "output.0", start=(1 << 27) - 3)["elements"] == [0, 0, 0]

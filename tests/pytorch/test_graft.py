@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any, Callable, ClassVar
 
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from msprobe.pytorch.graft import GraftError, causal_shares, grafted, put, put_all
@@ -52,6 +53,35 @@ def test_another_dtype_and_shared_elements_get_a_new_tensor() -> None:
     new.sum().backward()
     assert torch.equal(x.grad, torch.ones(3))
     assert torch.equal(put(torch.zeros(1).expand(4), torch.arange(4.0)), torch.arange(4.0))
+
+
+def test_own_bits_add_no_node_to_the_graph() -> None:
+    """A node would change the order in which gradients are added, and so their rounding."""
+    x = torch.tensor([0.0, -0.0, torch.nan], requires_grad=True) * 1
+    assert put(x, x.detach().clone(), [x]) is x
+    assert put(x, torch.tensor([0.0, 0.0, torch.nan]), [x]) is not x
+    wide = x[:1].expand(4)
+    assert put(wide, torch.zeros(4)) is wide
+    assert put(x, x.detach().double(), [x]).dtype == torch.float64
+
+
+def test_the_cast_of_a_gradient_is_no_call_of_the_script() -> None:
+    x = torch.randn(3, requires_grad=True)
+    new = put((x * 1).bfloat16(), torch.full((3,), 0.1))
+
+    class Seen(TorchFunctionMode):
+        names: ClassVar[list[str]] = []
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.names.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    # torch.autograd.backward() goes to the mode before anything runs, so the engine is called as it does.
+    engine = torch.autograd.Variable._execution_engine
+    with Seen():
+        engine.run_backward((new,), (torch.ones(3),), False, False, (), allow_unreachable=True, accumulate_grad=True)
+    assert torch.equal(x.grad, torch.ones(3))
+    assert "to" not in Seen.names
 
 
 @dataclass(frozen=True)

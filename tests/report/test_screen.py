@@ -98,6 +98,12 @@ def test_columns_go_in_their_order_and_names_are_shortened_in_the_middle(termina
     assert all("…" in name and name.endswith(".output.0") for name in names)
 
 
+def test_an_empty_column_gives_its_place_to_the_others(terminal) -> None:
+    screen = Screen()
+    screen.table([Column("name", NAME), Column("role"), Column("n")], [["a", "", 1], ["b", None, 2]])
+    assert terminal(screen, 80, 24)[1].split() == ["name", "n"]
+
+
 def test_lines_that_follow_are_counted(terminal) -> None:
     assert len(terminal(made(reserved=5), 80, 24)) <= 24 - 2 - 5
 
@@ -112,14 +118,37 @@ def test_all_prints_every_row_whole_and_the_answer_again_at_the_end(terminal) ->
     assert terminal(short, 80, 24) == ["Origin: the answer"]
 
 
-def test_a_file_gets_whole_names_and_twenty_rows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_gets_whole_names_and_at_most_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
     made().show()
     lines = capsys.readouterr().out.splitlines()
-    assert "Rows that differ: 20 of 30; --all prints all" in lines
-    assert any(str(row(19)[1]) in line and "train.py:19 in forward" in line for line in lines)
-    assert sum(line.startswith("error") for line in lines) == 20
-    made(in_file=None).show()
-    assert sum(line.startswith("error") for line in capsys.readouterr().out.splitlines()) == 30
+    assert "Rows that differ: 8 of 30; --all prints all" in lines
+    assert any(str(row(7)[1]) in line and "train.py:7 in forward" in line for line in lines)
+    assert sum(line.startswith("error") for line in lines) == 8
+    made(reserved=8).show()
+    fewer = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("error") for line in fewer) == 5
+    assert len(fewer) == 24 - 8
+
+
+def test_a_log_loses_no_line_of_a_long_answer_and_ends_with_it(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = made()
+    screen.say([f"  note {place}" for place in range(6, 30)], drop=1)
+    screen.show()
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("error") for line in lines) == 3
+    assert [line for line in lines if line.startswith("  note")] == [f"  note {place}" for place in range(30)]
+    assert lines[0] == lines[-1] == "Origin: the answer"
+
+
+def test_a_listing_has_every_row_in_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    made(listing=True).show()
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("error") for line in lines) == 30
+    assert lines[-1] == "the end"
+
+
+def test_a_listing_is_one_screen_on_a_terminal(terminal) -> None:
+    assert len(terminal(made(listing=True), 80, 24)) <= 24 - 2
 
 
 def test_numbers_are_aligned_to_the_right_and_rows_have_the_colour_of_their_mark(

@@ -46,11 +46,6 @@ def _own_values(rank: RankDump) -> Iterator[Graft]:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    strict=True,
-    reason="The records of the forward are equal. The directed run numbers some calls differently from the dump "
-    "(Tensor.to.42 here), so that a graft meets a different call.",
-)
 def test_own_values_change_no_bit_of_ten_architectures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(os.environ, "OMP_NUM_THREADS", "1")

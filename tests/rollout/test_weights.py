@@ -217,7 +217,11 @@ def test_the_command_prints_the_answer(tmp_path, capsys):
     assert main(["weights", str(good), str(good)]) == 0
     assert capsys.readouterr().out == f"All {len(weights)} tensors are the same.\n"
     assert main(["weights", str(good), str(bad)]) == 1
-    assert capsys.readouterr().out.splitlines()[0] == f"1 of {len(weights)} tensors are not the same."
+    first, _, titles, row = capsys.readouterr().out.splitlines()
+    assert first == f"1 of {len(weights)} tensors are not the same."
+    assert titles.split() == ["how", "tensor", "in", "what", "differs"]
+    assert row.startswith("differs  model.norm.weight ")
+    assert "one element of " in row
     assert main(["weights", str(good), str(bad), "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["tensors"][0]["name"] == "model.norm.weight"
     assert main(["weights", str(good), str(tmp_path / "nothing")]) == 2

@@ -75,7 +75,7 @@ def _list(args: argparse.Namespace, store: Store) -> int:
         Column("name", NAME), Column("machine", TEXT), Column("calls", drop=3), Column("kB", drop=1), Column("saved"),
         Column("commit", drop=2),
     ]  # fmt: skip
-    screen = Screen(args.everything, in_file=None)
+    screen = Screen(args.everything, listing=True)
     screen.table(columns, rows, "Baselines")
     screen.show()
     return 0

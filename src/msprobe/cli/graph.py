@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     from msprobe.report.screen import Screen
 
     dump = GraphDump(args.dump)
-    screen = Screen(args.everything, in_file=None)
+    screen = Screen(args.everything, listing=True)
     code = {"find": _find, "op": _op, "order": _order, "check": _check}[args.graph_verb](args, dump, screen)
     if not args.json:
         if dump.notes:

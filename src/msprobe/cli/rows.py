@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     columns = [Column("verdict", MARK), Column("role", drop=2), Column("id", NAME), Column("difference", drop=1)]
     shown = [[one["verdict"], one["role"], one["id"], one["distance"], one["reason"]] for one in page.rows]
     more = "" if page.next is None else f"; the next page: --offset {page.next}"
-    screen = Screen(args.everything, in_file=None)
+    screen = Screen(args.everything, listing=True)
     screen.say([f"{len(shown)} of {page.total} rows{more}"])
     screen.table([*columns, Column("why", TEXT)], shown)
     screen.show()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from msprobe.dump.summary import Finding, RankSummary
 
 LARGEST = 10
-MOST = 12  # lines of steps and ranks
+MOST = 6  # lines of steps and ranks: the screen leaves out norms before it leaves out these
 HELP_EPILOG = """example:
   msprobe show ./dump_path
   msprobe show ./dump_path/step0/rank0 --json
@@ -99,7 +99,7 @@ def _print(path: Path, summaries: list[RankSummary], unread: list[str], everythi
          Column("state")],
         [
             [one.label, sum(one.records.values()), *(one.records[kind] for kind in kinds), one.state]
-            for one in (summaries if everything else _fold(summaries, screen.rows or MOST))
+            for one in (summaries if everything else _fold(summaries))
         ],
         "Records",
         len(summaries),
@@ -139,12 +139,12 @@ def _print(path: Path, summaries: list[RankSummary], unread: list[str], everythi
     screen.show()
 
 
-def _fold(summaries: list[RankSummary], most: int) -> list[RankSummary]:
+def _fold(summaries: list[RankSummary]) -> list[RankSummary]:
     """The first and the last of many; an unfinished one is always shown."""
-    if len(summaries) <= most:
+    if len(summaries) <= MOST:
         return summaries
-    first = [one for place, one in enumerate(summaries[:-2]) if place < most // 2 or one.state != "finished"]
-    return [*first[: most - 2], *summaries[-2:]]
+    first = [one for place, one in enumerate(summaries[:-2]) if place < MOST // 2 or one.state != "finished"]
+    return [*first[: MOST - 2], *summaries[-2:]]
 
 
 def _notes(path: Path, summaries: list[RankSummary], unread: list[str]) -> list[str]:

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msprobe.cli.everything import add_all
+
+if TYPE_CHECKING:
+    from msprobe.rollout.weights import WeightsComparison
 
 EPILOG = """examples:
   msprobe weights ./trainer_checkpoint ./other_checkpoint
@@ -19,11 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("second", type=Path, metavar="B", help="the weights to check")
     parser.add_argument("--older", type=Path, metavar="DIR", help="earlier weights: a tensor that equals them is stale")
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    add_all(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    from msprobe.report.terminal import print_lines
-    from msprobe.rollout.weights import answer, compare_weights
+    from msprobe.rollout.weights import compare_weights
 
     found = compare_weights(args.first, args.second, args.older)
     if args.json:
@@ -31,5 +37,24 @@ def run(args: argparse.Namespace) -> int:
 
         print_json("weights", found.summary())
     else:
-        print_lines(answer(found))
+        _print(found, args.everything)
     return found.exit_code
+
+
+def _print(found: WeightsComparison, everything: bool) -> None:
+    from msprobe.dump.plural import count
+    from msprobe.report.screen import NAME, TEXT, Column, Screen
+    from msprobe.rollout.weights import CAST, EXTRA, QUANTISED
+
+    screen = Screen(everything)
+    wrong = found.wrong
+    total = count(len([one for one in found.results if one.kind != EXTRA]), "tensor")
+    screen.say([f"{len(wrong)} of {total} are not the same." if wrong else f"All {total} are the same."])
+    words = {CAST: "only cast", QUANTISED: "quantised, within rounding", EXTRA: "only in the second weights"}
+    rest = [f"{found.counts[kind]} {text}" for kind, text in words.items() if found.counts.get(kind)]
+    if rest:
+        screen.say([f"  {'; '.join(rest)}"])
+    if wrong:
+        columns = [Column("how"), Column("tensor", NAME), Column("in", NAME, drop=1), Column("what differs", TEXT)]
+        screen.table(columns, [[one.kind, one.name, one.place, one.detail] for one in wrong])
+    screen.show()

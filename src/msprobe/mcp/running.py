@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from msprobe.dump.errors import DumpError
-from msprobe.system.processes import python_command
+from msprobe.system.processes import end_tree, python_command
 
 VERBS = ("run", "compare", "again", "prove", "replay", "check", "baseline", "run_ut", "overflow", "rollout", "weights")
 _LONGEST = 6000
+_CODE = (
+    "from msprobe.system.processes import adopt_orphans; from msprobe.cli import main; adopt_orphans(); "
+    "sys.exit(main(sys.argv[1:]))"
+)
 
 
 def run_verb(root: Path, verb: str, words: list[str], seconds: int = 600) -> dict[str, Any]:
@@ -24,7 +25,7 @@ def run_verb(root: Path, verb: str, words: list[str], seconds: int = 600) -> dic
     limit = max(1, min(seconds, 3600))
     with tempfile.TemporaryFile() as output:  # not in memory: a script may print any amount
         process = subprocess.Popen(
-            [*python_command("from msprobe.cli import main; sys.exit(main(sys.argv[1:]))"), verb, *words],
+            [*python_command(_CODE), verb, *words],
             cwd=root,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -34,8 +35,7 @@ def run_verb(root: Path, verb: str, words: list[str], seconds: int = 600) -> dic
         try:
             code = process.wait(limit)
         except BaseException as error:
-            with contextlib.suppress(ProcessLookupError):  # also what it has started: torchrun, workers
-                os.killpg(process.pid, signal.SIGKILL)
+            end_tree(process.pid)
             process.wait()
             if isinstance(error, subprocess.TimeoutExpired):
                 raise DumpError(f"msprobe {verb} took longer than {limit} s and was stopped.") from None

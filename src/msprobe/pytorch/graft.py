@@ -34,7 +34,8 @@ class _Replaced(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        return gradients[0].to(ctx.dtype), None
+        with torch._C.DisableTorchFunction():  # the cast is no call of the script: it is not recorded
+            return gradients[0].to(ctx.dtype), None
 
 
 def put(own: Any, golden: Any, given: Sequence[Any] = ()) -> Any:
@@ -42,17 +43,26 @@ def put(own: Any, golden: Any, given: Sequence[Any] = ()) -> Any:
 
     The values are written into the memory of `own`: views and later in-place writes see them, and so does the backward
     of a call that saved its result. `given` are the inputs of the call: a call that returned its input unchanged must
-    not change it, so a new tensor takes its place. So it does if the dtypes differ. Raises GraftError if the shapes
-    differ.
+    not change it, so a new tensor takes its place. So it does if the dtypes differ. A new tensor is a new node of the
+    graph, which may change the order in which gradients are added; `own` stays if it has the golden bits already.
+    Raises GraftError if the shapes differ.
     """
     if own.shape != golden.shape:
         raise GraftError(f"its shape is {list(own.shape)}, and that of the golden value {list(golden.shape)}")
     golden = golden.to(own.device)
     unchanged = any(own is one for one in given)
     if unchanged or own.dtype != golden.dtype or _overlaps(own):
-        return _Replaced.apply(own, golden)
+        return own if _same_bits(own, golden) else _Replaced.apply(own, golden)
     own.data.copy_(golden)
     return own
+
+
+def _same_bits(own: Any, golden: Any) -> bool:
+    """Whether two tensors of one shape have the same dtype and the same bits: -0 is not 0, and a NaN is itself."""
+    if own.dtype != golden.dtype:
+        return False
+    one, other = (tensor.detach().flatten().contiguous().view(torch.uint8) for tensor in (own, golden))
+    return torch.equal(one, other)
 
 
 def _overlaps(tensor: Any) -> bool:

@@ -1,8 +1,8 @@
 """One screen of output: the answer, then tables. What does not fit on the terminal is left out in a stated order.
 
 Tables first lose rows, then the least important lines go, then complete tables. In a table names become shorter first,
-then columns go, those with the smallest `drop` first. In a file or a pipe nothing is shortened, and `everything`
-(--all) prints every row whole.
+then columns go, those with the smallest `drop` first. In a file or a pipe (a log of CI) only rows go: what is missing
+in a log cannot be asked for again. `everything` (--all) prints every row whole.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from msprobe.report.terminal import (
 )
 
 ROWS = 8
-"""Rows of a table on a terminal."""
-ROWS_IN_A_FILE = 20
+"""Rows of a table."""
+_LINES_OF_A_FILE = 24
+"""A log is read on a screen too; nobody knows which."""
 _FEW = 3
 """Tables keep this many rows as long as there is a line to leave out."""
 _PROMPT = 2
@@ -100,24 +101,26 @@ class Table:
 
 
 class Screen:
-    """Collects the parts of an answer and prints them with `show`. `reserved` lines follow later; `in_file` is the
-    number of rows of a table in a file or a pipe, None: all."""
+    """Collects the parts of an answer and prints them with `show`. `reserved` lines follow later; a `listing` has every
+    row in a file or a pipe."""
 
-    def __init__(self, everything: bool = False, reserved: int = 0, in_file: Optional[int] = ROWS_IN_A_FILE) -> None:
+    def __init__(self, everything: bool = False, reserved: int = 0, listing: bool = False) -> None:
         self._everything = everything
         self._reserved = reserved
-        self._in_file = in_file
+        self._listing = listing
         self._parts: list[tuple[int, list[str]]] = []
         """Lines that belong together, with the order in which they go: 1 first, 0 never."""
         self._tables: list[tuple[int, Table]] = []
         """Tables, with the number of parts before each."""
 
     @property
+    def _on_terminal(self) -> bool:
+        return sys.stdout.isatty()
+
+    @property
     def rows(self) -> Optional[int]:
         """How many rows of a table can appear at most; None: all."""
-        if self._everything:
-            return None
-        return ROWS if sys.stdout.isatty() else self._in_file
+        return None if self._everything or (self._listing and not self._on_terminal) else ROWS
 
     def say(self, lines: Iterable[str], drop: int = 0) -> None:
         """Lines that belong together. If there is too little room, those with the smallest `drop` go first, and 0
@@ -130,21 +133,17 @@ class Screen:
         self._tables.append((len(self._parts), Table(columns, rows, title, total)))
 
     def show(self) -> None:
-        """Prints everything. On a terminal, the first line is bold, and comes again at the end if it has scrolled
-        out."""
-        if not sys.stdout.isatty():
-            self._print_whole()
-            return
-        width, height = terminal_width(), shutil.get_terminal_size().lines
-        room = max(height - _PROMPT - self._reserved, 4)
-        rows = [len(table.cells) if self._everything else min(ROWS, len(table.cells)) for _, table in self._tables]
+        """Prints everything. The first line comes again at the end if it has scrolled out; on a terminal it is bold."""
+        height = shutil.get_terminal_size().lines - _PROMPT if self._on_terminal else _LINES_OF_A_FILE
+        room = max(height - self._reserved, 4)
+        rows = [min(self.rows or len(table.cells), len(table.cells)) for _, table in self._tables]
         left_out: set[int] = set()
-        lines = self._render(rows, left_out, width)
-        while len(lines) > room and not self._everything and self._leave_out(rows, left_out):
-            lines = self._render(rows, left_out, width)
+        lines = self._render(rows, left_out)
+        while len(lines) > room and self.rows is not None and self._leave_out(rows, left_out):
+            lines = self._render(rows, left_out)
         print("\n".join(lines))
-        if len(lines) > room and self._parts:
-            print_lines(["", *self._parts[0][1][:1]][1:])
+        if len(lines) > room and self._parts and (self._on_terminal or not self._listing):
+            print_lines(self._parts[0][1][:1])
 
     def _leave_out(self, rows: list[int], left_out: set[int]) -> bool:
         """Leaves one more thing out; False if there is nothing left to leave out."""
@@ -152,6 +151,8 @@ class Screen:
         if longest is not None and rows[longest] > _FEW:
             rows[longest] -= 1
             return True
+        if not self._on_terminal:
+            return False
         drops = [(drop, -place) for place, (drop, _) in enumerate(self._parts) if drop and place not in left_out]
         if drops:
             left_out.add(-min(drops)[1])
@@ -165,39 +166,31 @@ class Screen:
         rows[last] = 0
         return True
 
-    def _render(self, rows: list[int], left_out: set[int], width: int) -> list[str]:
+    def _render(self, rows: list[int], left_out: set[int]) -> list[str]:
         lines: list[str] = []
         for place in range(len(self._parts) + 1):
             for (at, table), shown in zip(self._tables, rows):
                 if at == place:
-                    lines += self._render_table(table, shown, width)
+                    lines += self._render_table(table, shown)
             if place < len(self._parts) and place not in left_out:
                 for text in self._parts[place][1]:
-                    parts = wrap_line(text, width, whole=self._everything)
-                    lines += map(paint, parts) if not lines else parts
+                    parts = self._wrap(text)
+                    lines += map(paint, parts) if self._on_terminal and not lines else parts
         if left_out:
             count = sum(len(self._parts[place][1]) for place in left_out)
             lines.append(f"… {count} more line{'s' if count > 1 else ''}: --all")
         return lines
 
-    def _render_table(self, table: Table, shown: int, width: int) -> list[str]:
-        head = table.head(shown)
-        if self._everything:
-            return [*head, *table.whole(shown)]
-        head = [part for line in head for part in wrap_line(line, width)]
+    def _wrap(self, text: str) -> list[str]:
+        return wrap_line(text, terminal_width(), whole=self._everything) if self._on_terminal else [printable(text)]
+
+    def _render_table(self, table: Table, shown: int) -> list[str]:
+        if self._everything or not self._on_terminal:
+            return [*table.head(shown), *table.whole(shown)]
+        head = [part for line in table.head(shown) for part in self._wrap(line)]
         if not shown and table.cells:
             return head[1:]  # without the empty line
-        return [*head, *(table.fitted(shown, width) if table.cells else [])]
-
-    def _print_whole(self) -> None:
-        for place in range(len(self._parts) + 1):
-            for at, table in self._tables:
-                if at == place:
-                    shown = min(len(table.cells), self.rows or len(table.cells))
-                    print("\n".join([*table.head(shown), *table.whole(shown)]))
-            if place < len(self._parts):
-                for text in self._parts[place][1]:
-                    print(printable(text))
+        return [*head, *(table.fitted(shown, terminal_width()) if table.cells else [])]
 
 
 def _paint_row(line: str, marks: Iterable[str]) -> str:
@@ -208,12 +201,12 @@ def _paint_row(line: str, marks: Iterable[str]) -> str:
 
 
 def _fit(columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int) -> tuple[list[int], list[int]]:
-    """The columns that stay, and their widths."""
+    """The columns that stay, and their widths. An empty column goes."""
     natural = [
         max(text_width(text) for text in (column.title, *(row[place] for row in cells)))
         for place, column in enumerate(columns)
     ]
-    kept = list(range(len(columns)))
+    kept = [place for place in range(len(columns)) if any(row[place] for row in cells)]
     while True:
         room = width - 2 * (len(kept) - 1)
         least = [min(natural[place], _LEAST.get(columns[place].kind, natural[place])) for place in kept]

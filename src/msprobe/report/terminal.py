@@ -92,8 +92,10 @@ def shorten_name(name: str, room: int) -> str:
     module, the call and its slot."""
     parts = name.split(".")
     phase = next((place for place, part in enumerate(parts) if part in _PHASES), -1)
-    if text_width(name) <= room or phase < 2:
-        return shorten(name, room)
+    if text_width(name) <= room:
+        return name
+    if phase < 2:
+        return shorten(_shorten_outer(parts, room) if name.replace(".", "_").isidentifier() else name, room)
     is_module = parts[0] in ("Module", "Cell")
     last = phase - 2 if is_module else phase - 3
     slot = ".".join(parts[phase + (2 if is_module else 1) :])
@@ -115,6 +117,15 @@ def shorten_name(name: str, room: int) -> str:
     if text_width(call) + _LEAST_SLOT > room:
         return shorten(made, room)
     return call + shorten(slot, room - text_width(call))
+
+
+def _shorten_outer(parts: list[str], room: int) -> str:
+    """The name of a module or parameter with its outer modules as one letter each, as many as needed."""
+    made = list(parts)
+    for place, part in enumerate(parts[:-2]):
+        if text_width(".".join(made)) > room and not part.isdigit():
+            made[place] = part[:1]
+    return ".".join(made)
 
 
 def _first(text: str, room: int) -> str:

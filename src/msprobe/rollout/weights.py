@@ -10,7 +10,6 @@ from typing import Any, Optional
 
 import numpy as np
 
-from msprobe.dump.plural import count
 from msprobe.rollout.checkpoints import Weights, open_weights
 from msprobe.rollout.weight_places import Piece, Places
 
@@ -225,20 +224,3 @@ def _scale(piece: Piece, places: Places, shape: tuple[int, ...]) -> Optional[Arr
         return value.reshape(-1, 1)[piece.offset : piece.offset + shape[0]]
     block = [-(-size // parts) for size, parts in zip(shape, value.shape)]
     return value.repeat(block[0], 0).repeat(block[1], 1)[: shape[0], : shape[1]]
-
-
-def answer(found: WeightsComparison, most: int = 20) -> list[str]:
-    """The lines of the answer."""
-    total = len([one for one in found.results if one.kind != EXTRA])
-    if not found.wrong:
-        lines = [f"All {count(total, 'tensor')} are the same."]
-    else:
-        lines = [f"{len(found.wrong)} of {count(total, 'tensor')} are not the same."]
-    for one in found.wrong[:most]:
-        place = f" (in {one.place})" if one.place else ""
-        lines.append(f"  {one.kind}: {one.name}{place}: {one.detail}")
-    if len(found.wrong) > most:
-        lines.append(f"  and {len(found.wrong) - most} more; --json lists all")
-    words = {CAST: "only cast", QUANTISED: "quantised, within rounding", EXTRA: "only in the second weights"}
-    rest = [f"{found.counts[kind]} {text}" for kind, text in words.items() if found.counts.get(kind)]
-    return [*lines, *([f"  {'; '.join(rest)}"] if rest else [])]

@@ -1,11 +1,15 @@
-"""Makes pairs of dumps with long names: a small Llama, the same with LoRA, and DDP on two ranks; and a watched run.
+"""Makes pairs of dumps with long names: a small Llama, the same with LoRA, and DDP on two ranks; also a watched run,
+checkpoints and samples of a rollout.
 
 `python pairs.py models OUT`, and `torchrun --nproc_per_node 2 pairs.py ranks OUT`. Each target has one fault.
+`pairs.py script llama wrong` is a script for the verbs that run one: it trains without msprobe.
 """
 
 from __future__ import annotations
 
+import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +67,21 @@ def make_models(out: Path) -> None:
     broken.model.layers[2].mlp.up_proj.weight.data.fill_(float("inf"))
     train(broken, out / "overflow", "tensor")
     watch(small_llama(), out / "watch")
+    save_weights(out)
+
+
+def save_weights(out: Path) -> None:
+    """Two checkpoints with many different tensors, and samples whose log-probs do not fit."""
+    model = small_llama()
+    model.save_pretrained(out / "weights" / "golden")
+    ids = torch.randint(64, (12,), generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        found = torch.log_softmax(model(ids[None]).logits[0, 3:-1] / 0.5, -1).gather(1, ids[4:, None])[:, 0]
+        for parameter in model.parameters():
+            parameter[..., 0] += 1
+    model.save_pretrained(out / "weights" / "target")
+    sample = {"prompt": ids[:4].tolist(), "response": ids[4:].tolist(), "logprobs": found.tolist()}
+    (out / "samples.jsonl").write_text(json.dumps(sample) + "\n")
 
 
 def watch(model: nn.Module, path: Path) -> None:
@@ -113,5 +132,30 @@ def make_ranks(out: Path) -> None:
     dist.destroy_process_group()
 
 
+def script(kind: str, state: str) -> None:
+    """Trains for two steps. `wrong` has one wrong number; `random` one that differs in every run."""
+    torch.manual_seed(0)
+    if kind == "llama":
+        model = small_llama()
+        model.model.layers[1].post_attention_layernorm.variance_epsilon = {"wrong": 1e-2, "right": 1e-6}[state]
+    else:
+        gain = {"wrong": 1.5, "right": 1.0}.get(state) or time.time()
+        model = nn.Sequential(nn.Linear(8, 16), Block(1.0), Block(gain), nn.Linear(16, 4))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(STEPS):
+        if kind == "llama":
+            ids = torch.randint(64, (2, 8), generator=generator)
+            loss = model(input_ids=ids, labels=ids).loss
+        else:
+            loss = model(torch.randn(4, 8, generator=generator)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 if __name__ == "__main__":
-    {"models": make_models, "ranks": make_ranks}[sys.argv[1]](Path(sys.argv[2]))
+    if sys.argv[1] == "script":
+        script(*sys.argv[2:])
+    else:
+        {"models": make_models, "ranks": make_ranks}[sys.argv[1]](Path(sys.argv[2]))
