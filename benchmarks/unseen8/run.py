@@ -188,14 +188,16 @@ def collect(cases: list[Case], dumps: Path) -> None:
     failed = 0
     for case in cases:
         for source, place in zip((case.target, case.golden), places(case, dumps)):
-            if (place / "dump").exists():
+            if (place / "done").exists():
                 continue
 
             def work(source: str = source, place: Path = place, task: str = case.task) -> None:
                 execute(source, place / "train.py", [str(place / "dump"), task])
 
             port = 32000 + int(key_of(source, case.name), 16) % 3000
-            if not ranks(world_of(source), port, work, place / "log"):
+            if ranks(world_of(source), port, work, place / "log"):
+                (place / "done").touch()
+            else:
                 failed += 1
                 print(f"FAILED {place}", flush=True)
     print(len(cases), "cases collected,", failed, "runs failed")
@@ -219,7 +221,8 @@ def compare_all(cases: list[Case], dumps: Path) -> None:
         else:
             results[case.name] = {"verdict": "crashed", "text": (target / "compare.log").read_text()[-2000:]}
         print(case.name, results[case.name]["verdict"], flush=True)
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    RESULTS.write_text(json.dumps({**known, **results}, indent=1) + "\n")
 
 
 def write_answers(cases: list[Case]) -> None:
@@ -248,9 +251,9 @@ def main() -> None:
     for name in ("verify", "answers", "collect", "compare"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--dumps", type=Path, default=Path("unseen8_dumps"))
-    parser.add_argument("--only", default="", help="cases whose name begins with this text")
+    parser.add_argument("--only", default="", help="cases of these programs, separated by commas")
     options = parser.parse_args()
-    cases = [case for case in all_cases() if case.name.startswith(options.only)]
+    cases = [case for case in all_cases() if not options.only or case.program in options.only.split(",")]
     dumps = options.dumps.resolve()
     if options.answers:
         write_answers(cases)
