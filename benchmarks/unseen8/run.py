@@ -204,9 +204,9 @@ def collect(cases: list[Case], dumps: Path) -> None:
 
 
 def compare_all(cases: list[Case], dumps: Path) -> None:
+    """Compares each pair once; results.json has the answers of all pairs that were compared so far."""
     from benchmarks.unseen8.answers import plain
 
-    results: dict[str, Any] = {}
     for case in cases:
         target, golden = places(case, dumps)
         out = target / "answer.json"
@@ -215,14 +215,17 @@ def compare_all(cases: list[Case], dumps: Path) -> None:
             out.write_text(json.dumps(plain(target / "dump", golden / "dump")))
 
         if out.exists():
-            raise SystemExit(f"{case.name} was compared already")
-        if child(work, target / "compare.log"):
-            results[case.name] = json.loads(out.read_text())
-        else:
-            results[case.name] = {"verdict": "crashed", "text": (target / "compare.log").read_text()[-2000:]}
-        print(case.name, results[case.name]["verdict"], flush=True)
-    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    RESULTS.write_text(json.dumps({**known, **results}, indent=1) + "\n")
+            raise SystemExit(f"{case.name} was compared already; its answer is in {out}")
+        if not child(work, target / "compare.log", seconds=900):
+            text = (target / "compare.log").read_text()[-2000:]
+            out.write_text(json.dumps({"verdict": "crashed", "origin": None, "text": text}))
+        print(case.name, json.loads(out.read_text())["verdict"], flush=True)
+    answers = {case.name: places(case, dumps)[0] / "answer.json" for case in all_cases()}
+    results = {name: json.loads(path.read_text()) for name, path in answers.items() if path.exists()}
+    for result in results.values():
+        result["text"] = result["text"].split("\nRows that differ")[0].replace(str(dumps), "DUMPS")
+        result.pop("origin")
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
 
 
 def write_answers(cases: list[Case]) -> None:
