@@ -30,7 +30,9 @@ SOURCES = (
 HEADERS = (
     "cache_entry",
     "core",
+    "damage_loops",
     "exchange",
+    "fp_state",
     "internal",
     "kernel",
     "layout",

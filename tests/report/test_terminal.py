@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from msprobe.report.progress import progress
-from msprobe.report.terminal import printable, shorten, shorten_name, shorten_path, text_width
+from msprobe.report.terminal import print_lines, printable, shorten, shorten_name, shorten_path, text_width
 
 
 def on_a_terminal(code: str) -> str:
@@ -125,3 +125,13 @@ def test_a_bar_moves_within_an_item_whose_work_shows_its_progress(monkeypatch: p
     assert seen == sorted(seen)
     assert {0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0} <= set(seen)
     assert module._bar is None
+
+
+def test_a_long_answer_ends_with_its_first_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for count in (24, 25):
+        lines = ["Proved: the answer", *(f"  cause {place}" for place in range(1, count))]
+        print_lines(lines)
+        again = lines[:1] if count == 25 else []
+        assert capsys.readouterr().out.splitlines() == [*lines, *again]
+        print_lines(lines, bold=False)
+        assert capsys.readouterr().out.splitlines() == lines

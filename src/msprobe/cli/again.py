@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,8 +44,7 @@ def split_words(words: Sequence[str]) -> Sequence[str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from msprobe.dump.errors import DumpError
-    from msprobe.report.terminal import print_lines
+    from msprobe.report.terminal import announce, print_lines
     from msprobe.rerun.again import Request, again
 
     directory = None
@@ -55,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         directory = make_directory(args.output)
         against = Path(args.against) if args.against else None
         request = Request(script, directory, args.step, args.level, against, args.fix)
-        answer = again(request, lambda text: print(f"[msprobe] {text}", file=sys.stderr, flush=True))
+        answer = again(request, announce)
         if args.json:
             from msprobe.report.json_output import print_json
 
@@ -63,9 +61,6 @@ def run(args: argparse.Namespace) -> int:
         else:
             print_lines(answer.lines())
         return 0 if answer.repeats else 1
-    except DumpError as error:
-        print(f"msprobe again: {str(error).rstrip('.')}.", file=sys.stderr)
-        return 2
     finally:
         if directory is not None and not args.output:
             shutil.rmtree(directory, ignore_errors=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -98,6 +97,7 @@ def _emulate(args: argparse.Namespace) -> int:
     from msprobe.precision.estimate import formats_of
     from msprobe.report.json_output import print_json
     from msprobe.report.precision_terminal import show_emulation
+    from msprobe.report.terminal import announce
     from msprobe.rerun.emulate import emulate_script
     from msprobe.rerun.launch import Script
 
@@ -114,12 +114,8 @@ def _emulate(args: argparse.Namespace) -> int:
     if script.launcher:
         raise DumpError("--emulate runs one process: give the script without torchrun")
     script.check()
-
-    def say(text: str) -> None:
-        print(f"[msprobe] {text}", file=sys.stderr, flush=True)
-
     with tempfile.TemporaryDirectory(prefix="msprobe_emulate_") as directory:
-        runs = emulate_script(script, forms, args.keep or (), args.steps, Path(directory), say)
+        runs = emulate_script(script, forms, args.keep or (), args.steps, Path(directory), announce)
     if args.json:
         records = [one.as_record(runs[0]) for one in runs]
         print_json("precision-emulate", {"script": str(script), "runs": records})

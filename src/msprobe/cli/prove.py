@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,8 +41,7 @@ def split_words(words: Sequence[str]) -> Sequence[str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from msprobe.dump.errors import DumpError
-    from msprobe.report.terminal import print_lines
+    from msprobe.report.terminal import announce, print_lines
     from msprobe.rerun.prove import PROVED, Request, prove
 
     directory = None
@@ -53,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         target = Path(args.target) if args.target else None
         tensors = Path(args.tensors) if args.tensors else None
         request = Request(script, Path(args.golden), directory, target, tensors, args.call, args.most)
-        proof = prove(request, lambda text: print(f"[msprobe] {text}", file=sys.stderr, flush=True))
+        proof = prove(request, announce)
         if args.output:
             text = json.dumps({"schema": "msprobe/prove/1", **proof.summary()}, indent=1)
             (directory / "proof.json").write_text(text, encoding="utf-8")
@@ -65,9 +63,6 @@ def run(args: argparse.Namespace) -> int:
         else:
             print_lines(proof.lines())
         return 0 if proof.verdict == PROVED else 1
-    except DumpError as error:
-        print(f"msprobe prove: {str(error).rstrip('.')}.", file=sys.stderr)
-        return 2
     finally:
         if directory is not None and not args.output:
             shutil.rmtree(directory, ignore_errors=True)

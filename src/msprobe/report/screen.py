@@ -7,7 +7,6 @@ in a log cannot be asked for again. `everything` (--all) prints every row whole.
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from msprobe.report.terminal import (
     paint,
     print_lines,
     printable,
+    screen_lines,
     shorten,
     shorten_end,
     shorten_name,
@@ -30,12 +30,8 @@ from msprobe.report.terminal import (
 
 ROWS = 8
 """Rows of a table."""
-_LINES_OF_A_FILE = 24
-"""A log is read on a screen too; nobody knows which."""
 _FEW = 3
 """Tables keep this many rows as long as there is a line to leave out."""
-_PROMPT = 2
-"""Lines of the terminal for the next prompt."""
 
 NAME, PATH, TEXT, MARK = "name", "path", "text", "mark"
 """What a column has: names become shorter in the middle, paths at the beginning, texts at the end; a mark colours its
@@ -134,8 +130,7 @@ class Screen:
 
     def show(self) -> None:
         """Prints everything. The first line comes again at the end if it has scrolled out; on a terminal it is bold."""
-        height = shutil.get_terminal_size().lines - _PROMPT if self._on_terminal else _LINES_OF_A_FILE
-        room = max(height - self._reserved, 4)
+        room = max(screen_lines(sys.stdout) - self._reserved, 4)
         rows = [min(self.rows or len(table.cells), len(table.cells)) for _, table in self._tables]
         left_out: set[int] = set()
         lines = self._render(rows, left_out)

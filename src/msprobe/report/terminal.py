@@ -19,6 +19,8 @@ _BOLD = "1"
 _LABEL = re.compile(r"  (?:used at|seen in|\w*:?) +")  # "  source  …", "  source: …", or the indent of a continued line
 _LEAST = 20
 """A terminal is taken to be at least this wide."""
+_PROMPT = 2
+_LINES_OF_A_LOG = 24
 
 
 def printable(value: object) -> str:
@@ -33,13 +35,22 @@ def number(value: Optional[float]) -> str:
 
 
 def print_lines(lines: Iterable[str], bold: bool = True, stream: Optional[TextIO] = None) -> None:
-    """Prints an answer: its first line is bold on a terminal, and long lines are broken between words."""
+    """Prints an answer: long lines are broken between words on a terminal. Its first line is bold, and comes again at
+    the end if it has scrolled out, unless `bold` is false."""
     stream = stream or sys.stdout
     on_terminal = stream.isatty()
-    for position, line in enumerate(lines):
-        parts = wrap_line(line, terminal_width()) if on_terminal else [printable(line)]
-        for part in parts:
-            print(paint(part, _BOLD) if on_terminal and bold and position == 0 else part, file=stream)
+    shown = [wrap_line(line, terminal_width()) if on_terminal else [printable(line)] for line in lines]
+    if bold and shown:
+        shown[0] = [paint(part, _BOLD) if on_terminal else part for part in shown[0]]
+        shown += shown[:1] if sum(map(len, shown)) > screen_lines(stream) else []
+    for parts in shown:
+        print("\n".join(parts), file=stream)
+
+
+def announce(text: str) -> None:
+    """What a command does now, on stderr."""
+    print_lines([f"[msprobe] {text}"], bold=False, stream=sys.stderr)
+    sys.stderr.flush()
 
 
 def wrap_line(line: str, width: int, whole: bool = False) -> list[str]:
@@ -141,6 +152,11 @@ def _last(text: str, room: int) -> str:
     while len(text) > 1 and text_width(text) > room - 1:
         text = text[1:]
     return "…" + text
+
+
+def screen_lines(stream: TextIO) -> int:
+    """How many lines can be seen at once: those of the terminal without the next prompt; a log is on a screen too."""
+    return shutil.get_terminal_size().lines - _PROMPT if stream.isatty() else _LINES_OF_A_LOG
 
 
 def terminal_width() -> int:

@@ -32,9 +32,10 @@ def damage(
     bulk: float,
     norm: float,
     whole: float,
+    peak: float,
     /,
-) -> tuple[int, int, int, int, float, float, float, float, float, float, int, int, int]:
+) -> tuple[int, int, int, float, float, float, float, float, int, int, int]:
     """The sums of native/damage.c, for msprobe/stats/damage.py."""
 
-def extent(matrix: Any, /) -> tuple[float, int, int, float, float, float, float]:
-    """The largest magnitude of a float32 matrix, its place, how many are not finite, and four moments."""
+def extent(matrix: Any, /) -> tuple[float, int, int, int, float, float, float, float]:
+    """The largest magnitude of a float32 matrix, its place, how many are not finite or zero, and four moments."""

@@ -9,6 +9,7 @@ over the other axis than the forward product. NaN and infinity are counted and l
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple
 
@@ -17,7 +18,6 @@ import numpy as np
 from msprobe.stats import BACKEND
 from msprobe.stats.formats import (
     CEIL,
-    E4M3,
     E4M3_SCALE,
     E8M0,
     EVEN,
@@ -30,6 +30,7 @@ from msprobe.stats.formats import (
     limit,
     round_to,
     scale,
+    whole_scale,
 )
 
 if BACKEND == "c":
@@ -49,6 +50,7 @@ _SCALES = (None, FLOAT32, POWER, E8M0, E4M3_SCALE)
 _MODES = (FLOOR, RCEIL, CEIL, EVEN)
 """The numbers of damage.c."""
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
+_SMALLEST_WHOLE = 2.0**-110
 
 
 @dataclass(frozen=True)
@@ -111,8 +113,15 @@ def orientations(form: Format, weight: bool) -> tuple[str, ...]:
 
 def measure_damage(values: Array, form: Format, weight: bool = False, native: bool = BACKEND == "c") -> list[Damage]:
     """The damage in each orientation; empty for a tensor without elements. Without `native`, measures in numpy."""
+    return measure_formats(values, (form,), weight, native)[form.name]
+
+
+def measure_formats(
+    values: Array, forms: Sequence[Format], weight: bool = False, native: bool = BACKEND == "c"
+) -> dict[str, list[Damage]]:
+    """The damage of several formats by their names; what is the same for all is measured once."""
     if not values.size:
-        return []
+        return {form.name: [] for form in forms}
     with np.errstate(invalid="ignore", over="ignore"):
         narrow = np.ascontiguousarray(values, np.float32)
     matrix = weight_matrix(narrow) if weight else as_matrix(narrow)
@@ -121,10 +130,21 @@ def measure_damage(values: Array, form: Format, weight: bool = False, native: bo
     if missing:
         matrix = np.where(np.isfinite(matrix), matrix, np.float32(0))
         found = Extent(*extent(matrix)) if native else None
-    wanted = orientations(form, weight)
-    if found is not None:
-        return [_measure_native(matrix, form, weight, missing, one, found) for one in wanted]
-    return [_measure(matrix.astype(np.float64), form, weight, missing, one) for one in wanted]
+    wide = None if found else matrix.astype(np.float64)
+    return {
+        form.name: [
+            _measure(matrix.astype(np.float64) if wide is None else wide, form, weight, missing, one)
+            if found is None or _is_too_small(found.largest, form)
+            else _measure_native(matrix, form, weight, missing, one, found)
+            for one in orientations(form, weight)
+        ]
+        for form in forms
+    }
+
+
+def _is_too_small(peak: float, form: Format) -> bool:
+    """Whether the inverse of a scale may not fit float32, which the C version needs."""
+    return form.scale == E4M3_SCALE and whole_scale(peak, form) < _SMALLEST_WHOLE
 
 
 def worst_of(damages: list[Damage]) -> Damage:
@@ -151,11 +171,12 @@ def read_damage(records: Any) -> list[Damage]:
 
 
 class Extent(NamedTuple):
-    """What `extent` returns: moments are of the elements divided by the power of two above the largest."""
+    """What `extent` returns. The moments are those of the elements, about zero."""
 
     largest: float
     place: int
     not_finite: int
+    zeros: int
     first: float
     second: float
     third: float
@@ -167,25 +188,25 @@ def _measure_native(matrix: Array, form: Format, weight: bool, missing: int, ori
     along = orientation == ROWS
     rows, columns = block_of(matrix.shape if along else matrix.shape[::-1], form, weight)
     block = (rows, columns) if along else (columns, rows)
-    norm = 1.0 if form.scale or not peak else math.ldexp(1.0, -max(math.frexp(peak)[1], -126))
-    whole = float(np.float32(peak / (E4M3.largest * element.largest))) or 1.0
-    nonzero, zeroed, beyond, tiny, energy, error, bulk, bulk_error, worst, worst_error, y, x, exponents = damage(
+    norm = math.ldexp(1.0, -min(max(math.frexp(peak)[1], -126), 126)) if peak else 1.0
+    zero, beyond, tiny, energy, error, bulk, bulk_error, ratio, y, x, exponents = damage(
         matrix, element.mantissa, element.lowest, element.largest, element.has_inf, _SCALES.index(form.scale),
-        _MODES.index(form.mode or FLOOR), *block, _reach(matrix), norm, whole,
+        _MODES.index(form.mode or FLOOR), *block, _reach(matrix), norm, whole_scale(peak, form),
+        peak if block == matrix.shape else 0.0,
     )  # fmt: skip
-    number = nonzero or 1
+    number = matrix.size - size.zeros or 1
     variance = size.second - size.first**2
     fourth = size.fourth - 4 * size.first * size.third + 6 * size.first**2 * size.second - 3 * size.first**4
     return Damage(
         orientation,
         matrix.size,
         missing,
-        zeroed / number,
+        (zero - size.zeros) / number,
         beyond / number,
         tiny / number,
         _decibel(energy, error),
         _decibel(bulk, bulk_error),
-        _decibel(worst, worst_error),
+        _decibel(1.0, ratio),
         (y, x) if along else (x, y),
         exponents,
         _outlier(matrix, *block, divmod(size.place, matrix.shape[1])),
@@ -219,7 +240,7 @@ def _measure(matrix: Array, form: Format, weight: bool, missing: int, orientatio
         ratios = np.where(errors > 0, energy / errors, np.inf)
     within = np.abs(matrix) <= reach
     worst = np.unravel_index(int(np.argmin(ratios)), ratios.shape)
-    used = energy > 0
+    used = energy > 0 if form.scale is None else (energy > 0) & (scaled.scales > 0)
     return Damage(
         orientation,
         matrix.size,

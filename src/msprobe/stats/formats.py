@@ -150,12 +150,17 @@ def block_scales(largest: Array, form: Format) -> Array:
     if form.scale == E8M0:
         return np.ldexp(1.0, _mx_exponents(most, form))
     if form.scale == E4M3_SCALE:
-        whole = float(np.float32(most.max() / (E4M3.largest * limit))) or 1.0
+        whole = whole_scale(float(most.max()), form)
         return cast((most / limit / whole).astype(np.float32), E4M3) * whole
     scales = np.where(most > 0, most / limit, 1.0)
     if form.scale == POWER:
         return np.ldexp(1.0, np.clip(_ceil_log2(scales), -126, 127))
     return np.clip(scales, 2.0**-126, _FLOAT32_MAX).astype(np.float32).astype(np.float64)
+
+
+def whole_scale(largest: float, form: Format) -> float:
+    """The float32 scale of a tensor whose blocks have scales in e4m3, from its largest magnitude."""
+    return float(np.float32(largest / (E4M3.largest * form.element.largest))) or 1.0
 
 
 def _mx_exponents(most: Array, form: Format) -> Array:

@@ -29,6 +29,16 @@ VERBS = {
     "overflow lora": (["overflow", "lora/target"], 0, "no call produced NaN or infinity"),
     "overflow ddp": (["overflow", "ddp/target"], 0, "no call produced NaN or infinity"),
     "overflow replay": (["overflow", "replay", "overflow"], 1, "reproduced"),
+    "rows llama": (["rows", "llama/target", "llama/golden", "--where", "role=introduced"], 0, "__add__.15.forward"),
+    "rows lora": (["rows", "lora/target", "lora/golden", "--where", "role=introduced"], 0, "__mul__.18.forward"),
+    "rows ddp": (["rows", "ddp/target", "ddp/golden", "--where", "role=introduced"], 0, "__mul__.1.forward"),
+    "precision": (["precision", "overflow", "--format", "nvfp4,mxfp8"], 0, "nvfp4: all 28 products meet the budget"),
+    "weights": (["weights", "weights/golden", "weights/target"], 1, "30 of 30 tensors are not the same."),
+    "rollout check": (
+        ["rollout", "check", "samples.jsonl", "--model", "weights/golden"],
+        1,
+        "temperature 0.5, not at 1",
+    ),
     "watch": (["watch", "watch"], 1, "First: step 9, rank 0, output/model.layers.1.mlp.down_proj"),
     "recover": (["recover", "llama/target"], 0, "nothing to recover"),
     "run_ut": (["run_ut", "-api_info", "ddp/golden", "-f", "-o", "checked", "--jobs", "1"], None, " calls: "),
@@ -37,6 +47,34 @@ VERBS = {
 }
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed: apt-get install tmux")
+
+
+SCRIPT = [str(HERE / "pairs.py"), "script"]
+RUNNING = {
+    "again": (["again", *SCRIPT, "blocks", "random"], 1, "First difference: Tensor.__mul__.1.forward"),
+    "prove": (["prove", "--golden", "blocks", *SCRIPT, "blocks", "wrong"], 0, "Proved: with Tensor.__mul__.1.forward"),
+    "check": (
+        ["check", "blocks", "--", sys.executable, *SCRIPT, "blocks", "wrong"],
+        1,
+        "call Tensor.__mul__.1.forward",
+    ),
+}
+"""Verbs that run a script; each takes seconds."""
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a golden dump and a baseline of the script, made once."""
+    place = tmp_path_factory.mktemp("recorded")
+    script = [*SCRIPT, "blocks", "right"]
+    for words in (
+        ["run", "-o", "blocks", "--task", "tensor", *script],
+        ["baseline", "save", "blocks", "--quick", "--", sys.executable, *script],
+    ):
+        subprocess.run(
+            [sys.executable, "-m", "msprobe", *words], check=True, capture_output=True, timeout=600, cwd=place
+        )
+    return place
 
 
 @pytest.fixture(scope="session")
@@ -89,6 +127,14 @@ def test_every_verb_keeps_its_answer_on_the_last_screen(
     captured = capture(words, size, tmp_path, pairs)
     assert answer in check(captured, size)
     assert code is None or captured.code == code
+
+
+@pytest.mark.parametrize("verb", RUNNING)
+def test_a_verb_that_runs_a_script_keeps_its_answer_on_the_screen(recorded: Path, tmp_path: Path, verb: str) -> None:
+    words, code, answer = RUNNING[verb]
+    captured = capture(words, (80, 24), tmp_path, recorded)
+    assert answer in check(captured, (80, 24))
+    assert captured.code == code
 
 
 def test_all_ends_with_the_origin(pairs: Path, tmp_path: Path) -> None:

@@ -30,13 +30,13 @@ class DamageTexts:
     def __init__(
         self, texts: MatrixAdapter, formats: Sequence[str], saves: Optional[Callable[[str], bool]] = None
     ) -> None:
-        from msprobe.stats.damage import measure_damage
+        from msprobe.stats.damage import measure_formats
         from msprobe.stats.formats import BY_NAME
 
         self.tensor_types = texts.tensor_types
         self._texts = texts
         self._formats = [BY_NAME[name] for name in formats]
-        self._measure = measure_damage
+        self._measure = measure_formats
         self._saves = saves
         self._known: dict[tuple[str, bool], str] = {}
 
@@ -66,11 +66,8 @@ class DamageTexts:
 
     def _render(self, values: Any, weight: bool) -> str:
         found = {
-            form.name: [
-                {key: _short(value) for key, value in one.as_record().items()}
-                for one in self._measure(values, form, weight)
-            ]
-            for form in self._formats
+            name: [{key: _short(value) for key, value in one.as_record().items()} for one in damages]
+            for name, damages in self._measure(values, self._formats, weight).items()
         }
         return f', "{DAMAGE}": {json.dumps(found)}'
 

@@ -1,23 +1,34 @@
 /* What a low-precision format does to a matrix of float32: sums over blocks, for msprobe/stats/damage.py, which has the
-   definition in numpy. The matrix is read in strips as high as a block; every column of a strip has its own sums, so
-   that the loops over columns become vector instructions.
+   definition in numpy. Small blocks are measured several at a time, one in each lane of a vector; a larger one
+   fills all lanes. So levels of CPU instructions differ in the order of sums: by some 1e-6 of them.
 
    Elements are divided by the scale of their block before they are squared: the squares of small gradients would
    underflow in float32. */
+#include "fp_state.h"
 #include "kernel.h"
 
 #include <math.h>
-#include <stdlib.h>
+#include <stddef.h>
 #include <string.h>
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC optimize("no-trapping-math") /* comparisons of floats become vector instructions too */
+#if defined(__x86_64__)
+#include <immintrin.h>
 #endif
 
-#define WIDTH 1024 /* columns of a strip, if a block is not wider */
+#pragma GCC diagnostic ignored "-Wpsabi" /* no vector is an argument between files */
+
+#define MOST_ROWS 128        /* of a block of one column that is read once */
+#define MOST_ELEMENTS 0x4000 /* of a small block */
+#define STRIP 64             /* columns that are read at once */
+#define SHORT 128            /* float32 sums of long blocks have at most so many numbers */
+#define TILE 4096
+#define NO_SCALE 4096 /* larger than every exponent */
 
 enum { SCALE_NONE, SCALE_FLOAT32, SCALE_POWER, SCALE_E8M0, SCALE_E4M3 };
 enum { MODE_FLOOR, MODE_RCEIL, MODE_CEIL, MODE_EVEN };
+
+#define JOIN2(a, b) a##b
+#define JOIN(a, b) JOIN2(a, b)
 
 typedef struct {
     int mantissa, lowest; /* of the element */
@@ -25,29 +36,37 @@ typedef struct {
     int has_inf, scale, mode;
     Py_ssize_t rows, columns; /* of a block */
     float bulk;               /* elements up to this magnitude are the bulk */
-    float norm;               /* without scales: makes the elements about 1 before they are squared */
+    float norm;               /* makes the elements of the tensor about 1 before they are squared */
+    double whole_scale;       /* of the tensor, for scales in e4m3 */
+    float peak;               /* the largest magnitude if the tensor is one block, else 0 */
+    /* computed from these */
+    int32_t lowest_bits, largest_bits, over_bits, bulk_bits, peak_bits;
+    int32_t shift; /* from the exponent of an element to the number that rounds it */
+    float magic;   /* the number that rounds elements below the lowest exponent */
+    int32_t carry; /* makes the exponent of the largest magnitude that of the scale */
+    int highest;   /* the exponent of the largest number */
+    float share;   /* of the largest magnitude in the scale */
+    float whole, vanish;
 } format;
 
 typedef struct {
-    double unit; /* what the elements were divided by */
-    double energy, error;
-} block_sums;
-
-/* Sums of one strip, one for each column. */
-typedef struct {
-    float *most, *inverse, *keep;
-    float *energy, *error, *bulk_energy, *bulk_error;
-    int32_t *zeroed, *beyond, *tiny, *nonzero;
-    void *memory;
-} strip;
-
-typedef struct {
-    int64_t zeroed, beyond, tiny, nonzero;
     double energy, error, bulk_energy, bulk_error;
-    double worst_energy, worst_error;
-    Py_ssize_t worst_row, worst_column;
-    int lowest, highest; /* exponents of the scales */
+} wide_sums;
+
+/* Energies are multiplied by the square of `norm`. */
+typedef struct {
+    double energy, error, bulk_energy, bulk_error;
+    int lowest, highest; /* exponents of the scales, as the bits of a float32 */
+    double worst_ratio;
+    ptrdiff_t worst; /* the number of the block */
+    int64_t zero, tiny, beyond, elements;
 } totals;
+
+typedef struct {
+    int32_t peak; /* of the last tile */
+    int64_t zeros;
+    double moments[4];
+} extents;
 
 static inline int32_t bits_of(float value) {
     int32_t bits;
@@ -61,228 +80,117 @@ static inline float float_of(int32_t bits) {
     return value;
 }
 
-/* Adds one row to the sums. Rounds to nearest even: numbers with a full mantissa by their bits, smaller ones by an
-   addition that leaves no room for more bits. */
-#define ROW(NAME, TARGET)                                                                                              \
-    TARGET static void row_##NAME(const float *restrict x, Py_ssize_t n, const format *f, const strip *s) {            \
-        const int32_t drop = 23 - f->mantissa, half = (1 << (drop - 1)) - 1, mask = ~((1 << drop) - 1);                \
-        const float least = ldexpf(1.0f, f->lowest), magic = ldexpf(1.5f, 23 + f->lowest - f->mantissa);               \
-        const float largest = f->largest, bulk = f->bulk, norm = f->norm;                                              \
-        const float over = f->has_inf && f->scale == SCALE_NONE ? INFINITY : f->largest;                               \
-        const float *restrict inverse = s->inverse, *restrict keep = s->keep;                                          \
-        float *restrict energy = s->energy, *restrict error = s->error;                                                \
-        float *restrict bulk_energy = s->bulk_energy, *restrict bulk_error = s->bulk_error;                            \
-        int32_t *restrict zeroed = s->zeroed, *restrict beyond = s->beyond;                                            \
-        int32_t *restrict tiny = s->tiny, *restrict nonzero = s->nonzero;                                              \
-        _Pragma("GCC ivdep") for (Py_ssize_t i = 0; i < n; i++) {                                                      \
-            const float size = fabsf(x[i]), scaled = size * inverse[i];                                                \
-            const int32_t bits = bits_of(scaled);                                                                      \
-            const float whole = float_of((bits + half + ((bits >> drop) & 1)) & mask);                                 \
-            const float small = (scaled + magic) - magic;                                                              \
-            const float rounded = (scaled >= least ? whole : small) * keep[i];                                         \
-            const float kept = rounded > largest ? over : rounded;                                                     \
-            const float off = (kept - scaled) * norm, even = scaled * norm, lost = off * off, full = even * even;      \
-            const int32_t within = -(int32_t)(size <= bulk);                                                           \
-            energy[i] += full;                                                                                         \
-            error[i] += lost;                                                                                          \
-            bulk_energy[i] += float_of(bits_of(full) & within);                                                        \
-            bulk_error[i] += float_of(bits_of(lost) & within);                                                         \
-            nonzero[i] += size > 0;                                                                                    \
-            zeroed[i] += (size > 0) & (rounded == 0);                                                                  \
-            beyond[i] += rounded > largest;                                                                            \
-            tiny[i] += (rounded > 0) & (rounded < least);                                                              \
-        }                                                                                                              \
-    }                                                                                                                  \
-    TARGET static void most_##NAME(const float *restrict x, Py_ssize_t n, float *restrict most) {                      \
-        for (Py_ssize_t i = 0; i < n; i++) most[i] = fabsf(x[i]) > most[i] ? fabsf(x[i]) : most[i];                    \
+static inline void note_scales(int lowest, int highest, totals *t) {
+    t->lowest = lowest < t->lowest ? lowest : t->lowest;
+    t->highest = highest > t->highest ? highest : t->highest;
+}
+
+/* One block, whose elements were divided by `unit`. */
+static void add_block(const wide_sums *w, float unit, int used, const format *f, ptrdiff_t place, totals *t) {
+    const double even = f->scale == SCALE_NONE ? 1.0 : (double)unit * (double)f->norm, square = even * even;
+    const double ratio = w->error / w->energy;
+    const int exponent = bits_of(unit) >> 23;
+    t->energy += w->energy * square;
+    t->error += w->error * square;
+    t->bulk_energy += w->bulk_energy * square;
+    t->bulk_error += w->bulk_error * square;
+    if (used) note_scales(exponent, exponent, t);
+    if (ratio > t->worst_ratio) {
+        t->worst_ratio = ratio;
+        t->worst = place;
     }
+}
 
-typedef void (*row_loop)(const float *, Py_ssize_t, const format *, const strip *);
-typedef void (*most_loop)(const float *, Py_ssize_t, float *);
+#define CHOOSE(a, b, first)                                                                                            \
+    ({                                                                                                                 \
+        const __auto_type a_ = (a);                                                                                    \
+        const __auto_type b_ = (b);                                                                                    \
+        const __auto_type first_ = (first);                                                                            \
+        (a_ & first_) | (b_ & ~first_);                                                                                \
+    })
 
-ROW(plain, )
+#define TARGET
+#define SUFFIX _portable
+#define LANES 4
+#define LOW1 0, 4, 2, 6
+#define LOW2 0, 1, 4, 5
+#define LOW4 0
+#define LOW8 0
+#define LARGER(a, b) CHOOSE(a, b, (a) > (b))
+#define SMALLER(a, b) CHOOSE(a, b, (a) < (b))
+#define COUNT(n, a, b) ((n) - ((a) < (b)))
+#define ANY(mask) NAME(any_of)(mask)
+#include "damage_loops.h"
 #if defined(__x86_64__)
-ROW(avx2, __attribute__((target("avx2"))))
-ROW(avx512, __attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,prefer-vector-width=512"))))
+#define TARGET __attribute__((target("avx2")))
+#define SUFFIX _avx2
+#define LANES 8
+#define LOW1 0, 8, 2, 10, 4, 12, 6, 14
+#define LOW2 0, 1, 8, 9, 4, 5, 12, 13
+#define LOW4 0, 1, 2, 3, 8, 9, 10, 11
+#define LOW8 0
+#define LARGER(a, b) ((ints)_mm256_max_epi32((__m256i)(a), (__m256i)(b)))
+#define SMALLER(a, b) ((ints)_mm256_min_epi32((__m256i)(a), (__m256i)(b)))
+#define COUNT(n, a, b) ((n) - ((a) < (b)))
+#define ANY(mask) (_mm256_movemask_epi8((__m256i)(mask)) != 0)
+#include "damage_loops.h"
+#define TARGET __attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,prefer-vector-width=512")))
+#define SUFFIX _avx512
+#define LANES 16
+#define LOW1 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30
+#define LOW2 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29
+#define LOW4 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27
+#define LOW8 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23
+#define LARGER(a, b) ((ints)_mm512_max_epi32((__m512i)(a), (__m512i)(b)))
+#define SMALLER(a, b) ((ints)_mm512_min_epi32((__m512i)(a), (__m512i)(b)))
+#define COUNT(n, a, b)                                                                                                 \
+    ((ints)_mm512_mask_add_epi32((__m512i)(n), _mm512_cmplt_epi32_mask((__m512i)(a), (__m512i)(b)), (__m512i)(n),      \
+                                 _mm512_set1_epi32(1)))
+#define ANY(mask) (_mm512_movepi32_mask((__m512i)(mask)) != 0)
+#include "damage_loops.h"
 #endif
 
-static row_loop add_row;
-static most_loop add_most;
+typedef struct {
+    void (*measure)(const float *, ptrdiff_t, ptrdiff_t, const format *, totals *);
+    int (*add_tile)(const float *, ptrdiff_t, extents *);
+} loops;
 
-static void choose(void) {
-    add_row = row_plain;
-    add_most = most_plain;
+static const loops LOOPS[] = {
+    {measure_portable, add_tile_portable},
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl")) {
-        add_row = row_avx512;
-        add_most = most_avx512;
-    } else if (__builtin_cpu_supports("avx2")) {
-        add_row = row_avx2;
-        add_most = most_avx2;
-    }
+    {measure_avx2, add_tile_avx2},
+    {measure_avx512, add_tile_avx512},
 #endif
+};
+
+static const loops *chosen(void) {
+    return &LOOPS[mp_level()];
 }
 
-static int ceil_log2(double value) {
+static int complete(format *f) {
     int exponent;
-    const double part = frexp(value, &exponent);
-    return part == 0.5 ? exponent - 1 : exponent;
-}
-
-static int mx_exponent(double most, const format *f) {
-    int exponent, highest, found;
-    if (most <= 0) most = 0x1p-149;
-    frexp(f->largest, &highest);
-    highest--;
-    const double part = frexp(most, &exponent);
-    if (f->mode == MODE_RCEIL)
-        found = ceil_log2(most / f->largest);
-    else if (f->mode == MODE_CEIL)
-        found = ceil_log2(most) - highest;
-    else {
-        if (f->mode == MODE_EVEN && part + ldexp(1.0, -(f->mantissa + 2)) >= 1.0) exponent++;
-        found = exponent - 1 - highest;
-    }
-    return found < -127 ? -127 : found > 127 ? 127 : found;
-}
-
-/* To nearest even in float8_e4m3fn; at most its largest number. */
-static double to_e4m3(double value) {
-    int exponent;
-    if (value <= 0) return 0;
-    frexp(value, &exponent);
-    const double step = ldexp(1.0, (exponent - 1 < -6 ? -6 : exponent - 1) - 3);
-    return fmin(rint(value / step) * step, 448.0);
-}
-
-static double scale_of(double most, const format *f, double whole) {
-    double scale;
-    switch (f->scale) {
-    case SCALE_E8M0:
-        return ldexp(1.0, mx_exponent(most, f));
-    case SCALE_E4M3:
-        return to_e4m3((double)(float)(most / f->largest / whole)) * whole;
-    case SCALE_POWER: {
-        const int exponent = most > 0 ? ceil_log2(most / f->largest) : 0;
-        return ldexp(1.0, exponent < -126 ? -126 : exponent > 127 ? 127 : exponent);
-    }
-    default:
-        scale = most > 0 ? most / f->largest : 1.0;
-        return (double)(float)fmin(fmax(scale, 0x1p-126), 0x1.fffffep127);
-    }
-}
-
-static int open_strip(strip *s, Py_ssize_t n) {
-    const size_t size = (size_t)n * sizeof(float);
-    char *at = s->memory = malloc(11 * size);
-    if (!at) return -1;
-    float **floats[] = {&s->most, &s->inverse, &s->keep, &s->energy, &s->error, &s->bulk_energy, &s->bulk_error};
-    int32_t **counts[] = {&s->zeroed, &s->beyond, &s->tiny, &s->nonzero};
-    for (int k = 0; k < 7; k++, at += size) *floats[k] = (float *)(void *)at;
-    for (int k = 0; k < 4; k++, at += size) *counts[k] = (int32_t *)(void *)at;
-    return 0;
-}
-
-/* Adds the sums of the columns of one block. */
-static void add_block(const strip *s, Py_ssize_t first, Py_ssize_t last, block_sums *b, totals *t) {
-    double energy = 0, error = 0, bulk_energy = 0, bulk_error = 0;
-    for (Py_ssize_t i = first; i < last; i++) {
-        energy += (double)s->energy[i];
-        error += (double)s->error[i];
-        bulk_energy += (double)s->bulk_energy[i];
-        bulk_error += (double)s->bulk_error[i];
-        t->nonzero += s->nonzero[i];
-        t->zeroed += s->zeroed[i];
-        t->beyond += s->beyond[i];
-        t->tiny += s->tiny[i];
-    }
-    const double square = b->unit * b->unit;
-    b->energy += energy * square;
-    b->error += error * square;
-    t->bulk_energy += bulk_energy * square;
-    t->bulk_error += bulk_error * square;
-}
-
-static void end_block(const block_sums *b, Py_ssize_t row, Py_ssize_t column, totals *t) {
-    t->energy += b->energy;
-    t->error += b->error;
-    /* energy / error < worst, without a division: the error is 0 in a block that loses nothing */
-    if (b->error > 0 && (t->worst_error == 0 || b->energy * t->worst_error < t->worst_energy * b->error)) {
-        t->worst_energy = b->energy;
-        t->worst_error = b->error;
-        t->worst_row = row;
-        t->worst_column = column;
-    }
-}
-
-/* The scale of a block, for all of its columns. */
-static void begin_block(const strip *s, Py_ssize_t first, Py_ssize_t last, const format *f, double whole, block_sums *b,
-                        totals *t) {
-    double most = 0;
-    float keep = 1;
-    int exponent;
-    *b = (block_sums){.unit = 1};
-    if (f->scale != SCALE_NONE) {
-        for (Py_ssize_t i = first; i < last; i++) most = s->most[i] > most ? s->most[i] : most;
-        b->unit = scale_of(most, f, whole);
-        frexp(b->unit, &exponent);
-        if (most > 0 && exponent < t->lowest) t->lowest = exponent;
-        if (most > 0 && exponent > t->highest) t->highest = exponent;
-        if (b->unit <= 0) { /* the scale itself has become zero: nothing of the block is left */
-            keep = 0;
-            b->unit = most > 0 ? most : 1;
-        }
-    }
-    for (Py_ssize_t i = first; i < last; i++) {
-        s->inverse[i] = (float)(1.0 / b->unit);
-        s->keep[i] = keep;
-    }
-    b->unit /= (double)f->norm;
-}
-
-/* A strip of the matrix: `high` rows and `wide` columns, from x on. */
-static void measure_strip(const float *x, Py_ssize_t stride, Py_ssize_t high, Py_ssize_t wide, const format *f,
-                          double whole, const strip *s, block_sums *blocks, Py_ssize_t row, Py_ssize_t column,
-                          totals *t) {
-    const Py_ssize_t block = f->columns, number = (wide + block - 1) / block;
-#define END(b) ((b) + 1 < number ? ((b) + 1) * block : wide)
-    if (f->scale != SCALE_NONE) {
-        memset(s->most, 0, (size_t)wide * sizeof(float));
-        for (Py_ssize_t r = 0; r < high; r++) add_most(x + r * stride, wide, s->most);
-    }
-    for (Py_ssize_t b = 0; b < number; b++) begin_block(s, b * block, END(b), f, whole, &blocks[b], t);
-    for (Py_ssize_t top = 0; top < high; top += 128) { /* float32 sums of at most 128 numbers */
-        const Py_ssize_t bottom = top + 128 < high ? top + 128 : high;
-        for (int k = 0; k < 4; k++) {
-            memset((&s->energy)[k], 0, (size_t)wide * sizeof(float));
-            memset((&s->zeroed)[k], 0, (size_t)wide * sizeof(int32_t));
-        }
-        for (Py_ssize_t r = top; r < bottom; r++) add_row(x + r * stride, wide, f, s);
-        for (Py_ssize_t b = 0; b < number; b++) add_block(s, b * block, END(b), &blocks[b], t);
-    }
-    for (Py_ssize_t b = 0; b < number; b++) end_block(&blocks[b], row, column + b, t);
-#undef END
-}
-
-static int measure_matrix(const float *x, Py_ssize_t rows, Py_ssize_t columns, const format *f, double whole,
-                          totals *t) {
-    const Py_ssize_t most = f->columns >= WIDTH ? f->columns : WIDTH / f->columns * f->columns;
-    const Py_ssize_t width = most < columns ? most : columns;
-    block_sums *blocks = malloc((size_t)(width / f->columns + 1) * sizeof *blocks);
-    strip s;
-    if (!blocks || open_strip(&s, width)) {
-        free(blocks);
+    if (f->mantissa < 1 || f->mantissa > 16 || f->rows < 1 || f->columns < 1 || !(f->norm > 0) ||
+        !(f->whole_scale > 0) || f->lowest < -126 || f->lowest > 0) {
+        PyErr_SetString(PyExc_ValueError, "the format of damage() is out of range");
         return -1;
     }
-    for (Py_ssize_t top = 0; top < rows; top += f->rows) {
-        const Py_ssize_t high = top + f->rows < rows ? f->rows : rows - top;
-        for (Py_ssize_t left = 0; left < columns; left += width)
-            measure_strip(x + top * columns + left, columns, high, left + width < columns ? width : columns - left, f,
-                          whole, &s, blocks, top / f->rows, left / f->columns, t);
-    }
-    free(s.memory);
-    free(blocks);
+    frexp((double)f->largest, &exponent);
+    f->highest = exponent - 1;
+    f->lowest_bits = (f->lowest + 127) << 23;
+    f->largest_bits = bits_of(f->largest);
+    f->over_bits = bits_of(f->has_inf && f->scale == SCALE_NONE ? INFINITY : f->largest);
+    f->bulk_bits = bits_of(f->bulk);
+    f->peak_bits = bits_of(f->peak);
+    f->shift = ((23 - f->mantissa) << 23) + (1 << 22);
+    f->magic = ldexpf(1.5f, 23 + f->lowest - f->mantissa);
+    const int32_t fraction = f->largest_bits & 0x7fffff, all = 0x7fffff;
+    f->carry = f->scale == SCALE_POWER || f->mode == MODE_RCEIL ? all - fraction
+               : f->mode == MODE_CEIL                           ? all
+               : f->mode == MODE_EVEN                           ? 1 << (22 - f->mantissa)
+                                                                : 0;
+    f->share = (float)(1.0 / (double)f->largest / f->whole_scale);
+    f->whole = (float)f->whole_scale;
+    f->vanish = ldexpf(0.25f, f->lowest - f->mantissa);
     return 0;
 }
 
@@ -298,85 +206,57 @@ PyObject *damage(PyObject *module, PyObject *args) {
     Py_buffer view;
     PyObject *matrix;
     format f;
-    double whole;
-    int status;
-    totals t = {.lowest = 4096, .highest = -4096};
+    totals t = {.lowest = NO_SCALE};
     (void)module;
-    if (!PyArg_ParseTuple(args, "Oiifiiinnffd:damage", &matrix, &f.mantissa, &f.lowest, &f.largest, &f.has_inf,
-                          &f.scale, &f.mode, &f.rows, &f.columns, &f.bulk, &f.norm, &whole))
+    if (!PyArg_ParseTuple(args, "Oiifiiinnffdf:damage", &matrix, &f.mantissa, &f.lowest, &f.largest, &f.has_inf,
+                          &f.scale, &f.mode, &f.rows, &f.columns, &f.bulk, &f.norm, &f.whole_scale, &f.peak))
         return NULL;
-    if (f.mantissa < 1 || f.mantissa > 22 || f.rows < 1 || f.columns < 1 || !(f.norm > 0) || !(whole > 0)) {
-        PyErr_SetString(PyExc_ValueError, "the format of damage() is out of range");
-        return NULL;
-    }
-    if (open_matrix(matrix, &view)) return NULL;
-    if (!add_row) choose();
-    Py_BEGIN_ALLOW_THREADS status = measure_matrix(view.buf, view.shape[0], view.shape[1], &f, whole, &t);
+    if (complete(&f) || open_matrix(matrix, &view)) return NULL;
+    const Py_ssize_t rows = view.shape[0], columns = view.shape[1], across = (columns + f.columns - 1) / f.columns;
+    Py_BEGIN_ALLOW_THREADS fp_state before = fp_exact();
+    chosen()->measure(view.buf, rows, columns, &f, &t);
+    fp_restore(before);
     Py_END_ALLOW_THREADS PyBuffer_Release(&view);
-    if (status) return PyErr_NoMemory();
-    return Py_BuildValue("LLLLddddddnni", (long long)t.nonzero, (long long)t.zeroed, (long long)t.beyond,
-                         (long long)t.tiny, t.energy, t.error, t.bulk_energy, t.bulk_error, t.worst_energy,
-                         t.worst_error, t.worst_row, t.worst_column, t.highest >= t.lowest ? t.highest - t.lowest : 0);
+    const long long filling = (long long)t.elements - (long long)rows * columns;
+    return Py_BuildValue("LLLdddddnni", (long long)t.zero - filling, (long long)t.beyond, (long long)(t.tiny - t.zero),
+                         t.energy, t.error, t.bulk_energy, t.bulk_error, t.worst_ratio, t.worst / across,
+                         t.worst % across, t.lowest < NO_SCALE ? t.highest - t.lowest : 0);
 }
 
-/* The largest magnitude, its place, the number of elements that are not finite, and the moments 1 to 4 of the elements
-   divided by the power of two above the largest. */
+/* The largest magnitude, its place, the number of elements that are not finite and of zeros, and the means of the
+   elements, their squares, third and fourth powers. */
 PyObject *extent(PyObject *module, PyObject *object) {
     Py_buffer view;
+    extents e = {0};
+    int32_t peak = -1;
+    Py_ssize_t place = 0, bad = 0;
     (void)module;
     if (open_matrix(object, &view)) return NULL;
-    const float *x = view.buf;
     const Py_ssize_t n = view.shape[0] * view.shape[1];
-    Py_ssize_t place = 0, bad = 0;
-    double moments[4] = {0};
-    float most = 0;
-    Py_BEGIN_ALLOW_THREADS float lanes[16] = {0};
-    int32_t odd[16] = {0};
-    Py_ssize_t i = 0;
-    for (; i + 16 <= n; i += 16)
-        for (int k = 0; k < 16; k++) {
-            const float size = fabsf(x[i + k]);
-            odd[k] += !(size <= 3.4028234e38f);
-            lanes[k] = size > lanes[k] ? size : lanes[k];
+    const float *x = view.buf;
+    Py_BEGIN_ALLOW_THREADS fp_state before = fp_exact();
+    _Alignas(64) float padded[16] = {0};
+    for (Py_ssize_t at = 0; at < n;) {
+        Py_ssize_t size = n - at < TILE ? (n - at) / 16 * 16 : TILE;
+        const float *from = x + at;
+        if (!size) {
+            size = n - at;
+            memcpy(padded, from, (size_t)size * sizeof(float));
+            e.zeros -= 16 - size;
+            from = padded;
         }
-    for (; i < n; i++) {
-        const float size = fabsf(x[i]);
-        odd[0] += !(size <= 3.4028234e38f);
-        lanes[0] = size > lanes[0] ? size : lanes[0];
-    }
-    for (int k = 0; k < 16; k++) {
-        bad += odd[k];
-        most = lanes[k] > most ? lanes[k] : most;
-    }
-    if (!bad && most > 0) {
-        int exponent;
-        frexp((double)most, &exponent);
-        const float down = exponent > 0 ? ldexpf(1.0f, -exponent) : 1.0f;
-        const float up = exponent > 0 ? 1.0f : ldexpf(1.0f, exponent < -120 ? 120 : -exponent);
-        while (fabsf(x[place]) < most) place++;
-        for (Py_ssize_t at = 0; at < n; at += 4096) { /* float32 sums of 256 numbers in each of sixteen lanes */
-            const Py_ssize_t end = at + 4096 < n ? at + 4096 : n;
-            float sums[4][16] = {{0}};
-            Py_ssize_t j = at;
-            for (; j + 16 <= end; j += 16)
-                for (int k = 0; k < 16; k++) {
-                    const float v = x[j + k] * down * up, square = v * v;
-                    sums[0][k] += v;
-                    sums[1][k] += square;
-                    sums[2][k] += square * v;
-                    sums[3][k] += square * square;
-                }
-            for (; j < end; j++) {
-                const float v = x[j] * down * up, square = v * v;
-                sums[0][0] += v;
-                sums[1][0] += square;
-                sums[2][0] += square * v;
-                sums[3][0] += square * square;
-            }
-            for (int k = 0; k < 64; k++) moments[k / 16] += (double)sums[k / 16][k % 16];
+        if (!chosen()->add_tile(from, (size + 15) / 16 * 16, &e))
+            for (Py_ssize_t i = 0; i < size; i++) bad += !isfinite(from[i]);
+        if (e.peak > peak) {
+            peak = e.peak;
+            place = at;
         }
+        at += size;
     }
+    while (!bad && place < n && bits_of(fabsf(x[place])) < peak) place++;
+    fp_restore(before);
     Py_END_ALLOW_THREADS PyBuffer_Release(&view);
-    return Py_BuildValue("dnndddd", (double)most, place, bad, moments[0] / (double)n, moments[1] / (double)n,
-                         moments[2] / (double)n, moments[3] / (double)n);
+    const double number = (double)n;
+    return Py_BuildValue("dnnLdddd", (double)float_of(peak), place, bad, (long long)e.zeros, e.moments[0] / number,
+                         e.moments[1] / number, e.moments[2] / number, e.moments[3] / number);
 }

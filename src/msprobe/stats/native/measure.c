@@ -1,12 +1,9 @@
 /* Checks the arguments, runs the chunks, and computes the statistics from their sums. */
+#include "fp_state.h"
 #include "internal.h"
 
 #include <math.h>
 #include <string.h>
-
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
 
 static double double_of_key(int64_t key) {
     double value;
@@ -163,38 +160,6 @@ static int measure(const layout *logical, int code, unsigned want, int threads, 
     }
     return want & MP_STATS ? finish(&j, &result.acc, code, threads, out) : MP_OK;
 }
-
-/* The process may have set the CPU to flush subnormal numbers (torch.set_flush_denormal); we must count them. */
-#if defined(__x86_64__)
-typedef unsigned fp_state;
-static fp_state fp_exact(void) {
-    fp_state before = _mm_getcsr();
-    if (before & 0x8040) _mm_setcsr(before & ~0x8040u);
-    return before;
-}
-static void fp_restore(fp_state before) {
-    if (before & 0x8040) _mm_setcsr(before);
-}
-#elif defined(__aarch64__)
-typedef uint64_t fp_state;
-static fp_state fp_exact(void) {
-    fp_state before;
-    __asm__ volatile("mrs %0, fpcr" : "=r"(before));
-    if (before & (1u << 24)) __asm__ volatile("msr fpcr, %0" : : "r"(before & ~(fp_state)(1u << 24)));
-    return before;
-}
-static void fp_restore(fp_state before) {
-    if (before & (1u << 24)) __asm__ volatile("msr fpcr, %0" : : "r"(before));
-}
-#else
-typedef int fp_state;
-static fp_state fp_exact(void) {
-    return 0;
-}
-static void fp_restore(fp_state before) {
-    (void)before;
-}
-#endif
 
 int mp_measure(const void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides, unsigned want,
                int threads, const mp_range *range, mp_result *out) {

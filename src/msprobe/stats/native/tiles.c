@@ -131,6 +131,10 @@ int mp_select(int level) {
     return level_in_use;
 }
 
+int mp_level(void) {
+    return level_in_use;
+}
+
 const char *mp_level_name(int level) {
     return LEVEL_NAMES[level];
 }

@@ -66,6 +66,7 @@ void mp_init(void);
 
 /* Limits the CPU instructions from now on (0: portable); returns the level in use. */
 int mp_select(int level);
+int mp_level(void);
 const char *mp_level_name(int level);
 
 /* Strides count elements. All elements must be in `memory`. `range` may be NULL. Returns MP_OK or an error. */
