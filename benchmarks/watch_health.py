@@ -1,16 +1,19 @@
 """Alarms of the monitor on small transformers models: none while they train well, one at the right place when not.
 
-python benchmarks/watch_health.py [--steps 2000] [--seed 0] [--part healthy|sick]
+python benchmarks/watch_health.py [--steps 2000] [--seed 0] [--part healthy|low|sick] [--only MODEL]
 
 The rules were fitted to the plants and models of tests/watch. These models and plants are others: five architectures
 with AdamW, warm-up and a cosine schedule, clipping, dropout, and autocast with a gradient scaler; 19 ways to break a
 training at a known step. A plant counts as found when no alarm comes before it, and one of its rules names its target
 within five steps.
+
+The part "low" trains the same five models in bfloat16 and in emulated mxfp8, with the targets of low-precision health.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shutil
 import sys
 import tempfile
@@ -23,12 +26,18 @@ import tables
 import torch
 
 from msprobe.pytorch import Monitor
+from msprobe.pytorch.emulation.linear import emulating
+from msprobe.stats.formats import BY_NAME
 from msprobe.watch.reading.run import Run
 
 VOCABULARY = 64
 LENGTH = 16
 BATCH = 8
 TARGETS = ["weight", "grad", "grad_before_clip", "state", "update", "output"]
+HEALTH = {
+    "targets": ["weight", "grad", "attention_logits", "outliers", "quantisation"],
+    "quantisation": {"formats": ["mxfp8"], "every": 20},
+}
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 
 
@@ -95,7 +104,11 @@ class Training:
         if self.zeroes:
             self.optimizer.zero_grad()
         dtype = torch.float16 if self.precision == "fp16" else torch.bfloat16
-        with torch.autocast("cpu", dtype, enabled=self.precision != "fp32"):
+        with contextlib.ExitStack() as stack:
+            if self.precision in BY_NAME and self.precision not in ("fp16", "bf16"):
+                stack.enter_context(emulating(BY_NAME[self.precision]))
+            elif self.precision != "fp32":
+                stack.enter_context(torch.autocast("cpu", dtype))
             loss = self.model(**batch).loss
         self.scaler.scale(loss * self.factor).backward()
         self.scaler.unscale_(self.optimizer)
@@ -107,9 +120,11 @@ class Training:
         return loss.detach()
 
 
-def train(training: Training, folder: Path, plant: Callable[[Training], None] | None, at: int) -> list[Any]:
+def train(
+    training: Training, folder: Path, plant: Callable[[Training], None] | None, at: int, **config: Any
+) -> list[Any]:
     scaler = training.scaler if training.precision == "fp16" else None
-    config = {"dump_path": str(folder), "targets": TARGETS}
+    config = {"dump_path": str(folder), "targets": TARGETS, **config}
     monitor = Monitor(training.model, training.optimizer, config, scaler=scaler)
     for step in range(training.steps):
         if plant is not None and step == at:
@@ -133,6 +148,21 @@ def healthy(steps: int, seed: int, work: Path) -> Iterator[list[Any]]:
         row = [name, precision, str(steps), str(len(alarms)), first]
         print(*row, flush=True)
         yield row
+
+
+def low(steps: int, seed: int, work: Path, only: str | None = None) -> Iterator[list[Any]]:
+    for name in HEALTHY if only is None else (only,):
+        for precision in ("bf16", "mxfp8"):
+            alarms = train(Training(name, precision, steps, seed), work / f"{name}-{precision}", None, 0, **HEALTH)
+            row = [
+                name,
+                precision,
+                str(steps),
+                str(len(alarms)),
+                f"{alarms[0].rule}: {alarms[0].sentence}" if alarms else "",
+            ]
+            print(*row, flush=True)
+            yield row
 
 
 def random_labels(training: Training) -> None:
@@ -270,15 +300,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=2000, help="of each healthy run; a sick one has a fifth of it")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--part", choices=("healthy", "sick"))
+    parser.add_argument("--part", choices=("healthy", "low", "sick"))
+    parser.add_argument("--only", choices=tuple(HEALTHY), help="with --part low: this model only")
     args = parser.parse_args()
     torch.set_num_threads(1)
     work = Path(tempfile.mkdtemp(prefix="msprobe-health-"))
     try:
-        if args.part != "sick":
+        if args.part in (None, "healthy"):
             rows = list(healthy(args.steps, args.seed, work))
             print(tables.table(["healthy model", "precision", "steps", "alarms", "first"], rows), flush=True)
-        if args.part != "healthy":
+        if args.part in (None, "low"):
+            rows = list(low(args.steps, args.seed, work, args.only))
+            print(tables.table(["healthy model", "precision", "steps", "alarms", "first"], rows), flush=True)
+        if args.part in (None, "sick"):
             rows = list(sick(args.steps // 5, args.seed, work))
             print(tables.table(["plant", "precision", "found", "alarm"], rows), flush=True)
     finally:

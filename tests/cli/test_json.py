@@ -18,6 +18,7 @@ from written import call, scalar, tensor, write_dump
 from json_schemas import check_schema
 from msprobe import cli
 from msprobe.cli import main
+from msprobe.messages import read_message
 from msprobe.schemas import schema_names
 
 LINEAR, NORM = "Functional.linear.0.forward", "Functional.layer_norm.{}.forward"
@@ -59,6 +60,10 @@ def test_every_verb_with_json_has_a_schema(capsys: pytest.CaptureFixture[str]) -
             assert verb in listed
 
 
+def test_the_messages_are_printed_in_both_languages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys, "schema", "messages")["values.norm"] == ["norm differs", "范数不同"]
+
+
 def test_an_unknown_schema_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema", "../compare"]) == 2
     assert "There is no schema '../compare'; choose from " in capsys.readouterr().err
@@ -77,6 +82,20 @@ def test_a_comparison_and_its_rows_fit_their_schemas(
     ids = [row["id"] for row in rows]
     assert len(set(ids)) == len(ids)
     assert "step0/rank/Functional.layer_norm.3.forward.output.0" in ids
+    origin = first["origin"]
+    assert origin["message"]["id"] == "origin.call"
+    assert read_message(origin["message"], 1000) == origin["sentence"]
+    assert said_by(origin, "evidence") == origin["evidence"]
+    assert said_by(origin, "next") == [origin["next"]]
+    reasons = [row for row in rows if row["reason"]]
+    assert reasons
+    assert all(read_message(row["message"], 1000) == row["reason"] for row in reasons)
+
+
+def said_by(record: dict[str, Any], name: str) -> list[Any]:
+    """The texts of the messages of a member."""
+    found = record["messages"][name]
+    return [read_message(one, 1000) for one in (found if isinstance(found, list) else [found])]
 
 
 def test_nan_and_infinities_are_texts_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -168,6 +168,8 @@ def test_all_rows_have_different_names_and_complete_numbers(
 
 def test_a_chinese_answer_has_no_english_sentence(open_view: Open, tmp_path: Path) -> None:
     golden = planted.run("transformer", tmp_path / "golden")
+    for file in golden.rglob("run.json"):
+        file.write_text(json.dumps({**json.loads(file.read_text()), "threads": 1_000}))
     for fault in ("wrong eps", "missing scale", "wrong backward", "changed activation"):
         page = open_view(planted.run("transformer", tmp_path / fault, fault), golden, locale="zh-CN").page
         said = [page.inner_text(".sentence"), *page.locator("#answer dd").all_inner_texts()]
@@ -175,6 +177,9 @@ def test_a_chinese_answer_has_no_english_sentence(open_view: Open, tmp_path: Pat
         for key, text in zip(keys, said):
             if key not in ("调用", "模块", "源码", "库内"):
                 assert any("一" <= letter <= "鿿" for letter in text), (fault, key, text)
+        notes = page.locator("#answer details div").all_text_contents()
+        assert notes
+        assert all(any("一" <= letter <= "鿿" for letter in text) for text in notes), (fault, notes)
         page.check("#introduced")
         until(page, "document.querySelectorAll('#rows .row').length > 0")
         reasons = page.locator("#rows .row [role=cell]:last-child").all_inner_texts()

@@ -12,6 +12,7 @@ from msprobe.baseline.machine import Machine, machine_of
 from msprobe.baseline.store import Baseline, Store
 from msprobe.baseline.verdict import Answer, check
 from msprobe.dump.reader import open_dump
+from msprobe.messages import Message, beside
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,13 @@ class CheckResult:
         """What `msprobe check --json` prints."""
         answer = self.answer
         place = answer.place
+        said = {"sentence": answer.sentence, "notes": answer.comparison.notes}
         return {
             "name": self.baseline.name,
             "verdict": answer.verdict.replace(" ", "_"),
             "passed": answer.passed,
-            "sentence": answer.sentence,
+            **said,
+            **beside(said, "sentence", "notes"),
             "origin": None
             if place is None
             else {key: getattr(place, key) for key in ("call", "module", "step", "rank", "source")},
@@ -51,7 +54,6 @@ class CheckResult:
             "unlike": self.unlike,
             "values_with_other_bytes": answer.other_bytes,
             "rows": sum(answer.comparison.counts.values()),
-            "notes": answer.comparison.notes,
             "machine": asdict(self.machine),
             "baseline": {**asdict(self.baseline.machine), "saved": self.baseline.saved, "commit": self.baseline.commit},
             "seconds": self.seconds,
@@ -76,7 +78,8 @@ def check_dump(
     bitwise = tolerance == "bitwise" or (tolerance == "auto" and not unlike and baseline.exact is True)
     answer = check(dump, golden, bitwise, other_layout)
     if answer.is_other_model:
-        answer = replace(answer, sentence=f"{answer.sentence}; is {name!r} the right baseline?")
+        asked = Message("baseline.right_one", name=repr(name))
+        answer = replace(answer, sentence=Message("also", parts=[answer.sentence, asked]))
     changes: Sequence[Change] = []
     count = 0
     if not answer.passed:

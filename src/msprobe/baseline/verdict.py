@@ -9,6 +9,7 @@ from typing import Optional
 
 from msprobe.compare import Comparison, Row, UnitResult, compare
 from msprobe.dump.stack_frames import Frame, is_library, parse_frame
+from msprobe.messages import Message
 
 SAME = "same"
 ROUNDING = "same within rounding"
@@ -36,7 +37,7 @@ class Answer:
 
     verdict: str
     passed: bool
-    sentence: str
+    sentence: Message
     place: Optional[Place]
     other_bytes: int
     comparison: Comparison = field(repr=False)
@@ -63,21 +64,22 @@ def check(target: Path, golden: Path, bitwise: bool, other_layout: bool = False)
         place = Place(origin.name, origin.module, origin.step, origin.rank, origin.source, frames)
         return Answer(DIFFERS, False, origin.sentence, place, count, comparison)
     if comparison.exit_code == 1:
-        return Answer(DIFFERS, False, notes[0] if notes else "no single origin can be named", first, count, comparison)
+        why = notes[0] if notes else Message("baseline.no_origin")
+        return Answer(DIFFERS, False, why, first, count, comparison)
     if comparison.exit_code == 2:
         passed = other_layout and comparison.counts["pass"] > 0
         return Answer(NOT_COMPARED, passed, _explain_gaps(comparison), None, count, comparison)
     if not count or first is None:
-        return Answer(SAME, True, "every compared value has the same bytes", None, 0, comparison)
-    sentence = f"{first.call} is the first call whose bytes differ; every difference is within rounding"
+        return Answer(SAME, True, Message("baseline.same"), None, 0, comparison)
+    sentence = Message("baseline.rounding", call=first.call)
     return Answer(ROUNDING, not bitwise, sentence, first, count, comparison)
 
 
-def _explain_gaps(comparison: Comparison) -> str:
+def _explain_gaps(comparison: Comparison) -> Message:
     """What is missing, if nothing differs."""
     rows = [f"{count} {reason}" for reason, count in comparison.reasons.items()]
-    said = f"nothing differs, but not all values could be compared ({', '.join(rows)})"
-    return f"{said}: {comparison.notes[0]}" if comparison.notes else said
+    said = Message("baseline.gaps", reasons=rows)
+    return Message("named", name=said, said=comparison.notes[0]) if comparison.notes else said
 
 
 def _other_bytes(comparison: Comparison) -> tuple[int, Optional[Place]]:

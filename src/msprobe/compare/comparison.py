@@ -25,7 +25,7 @@ from msprobe.compare.origin.find import suspect
 from msprobe.compare.origin.loop_findings import without_compiled
 from msprobe.compare.origin.parameters import name_parameter
 from msprobe.compare.origin.reordered import blame_arguments, blame_forward
-from msprobe.compare.origin.state import name_buffer, other_buffers
+from msprobe.compare.origin.state import name_buffer, other_buffers, state_text
 from msprobe.compare.origin.trace import Trace, follow
 from msprobe.compare.origin.training import TrainingDifference, takes_other_parts, training_differences
 from msprobe.compare.origin.wording import argument_text
@@ -37,6 +37,7 @@ from msprobe.compare.sources import Pair, Source
 from msprobe.dump.errors import DumpError
 from msprobe.dump.reader import RankDump
 from msprobe.dump.record_keys import DAMAGED
+from msprobe.messages import Message
 
 ALIKE = 0.3
 """If fewer of the calls than this share have a counterpart, the runs have different models."""
@@ -86,12 +87,12 @@ def compare(
             stages.take(task, outcome)
     if not stages.results:
         raise stages.errors[0]
-    unread = [f"{str(error).rstrip('.')}; nothing was compared there" for error in stages.errors]
+    unread = [Message("note.unread", error=str(error).rstrip(".")) for error in stages.errors]
     origin = settle(stages.units)
     said = stages.settings if origin is not None and origin.kind == "training" else set()
     if origin is not None and origin.kind == "argument":
-        blamed = f"{origin.name.rsplit('.', 2)[0]}: "
-        said = {note for note in stages.notes if note.startswith(blamed)}
+        blamed = origin.name.rsplit(".", 2)[0]
+        said = {note for note in stages.notes if note.id == "note.harmless_argument" and note.args["call"] == blamed}
     gaps = [*inputs.gaps, *stages.troubles]
     notes = [*unread, *gaps, *stages.unfinished, *inputs.notes, *(note for note in stages.notes if note not in said)]
     unlike = _unlike_runs(inputs, stages)
@@ -115,16 +116,16 @@ class _Stages:
         self._preset = preset
         self._levels = levels
         self._judges: dict[Optional[int], Judge] = {}
-        self._how: dict[str, None] = {}
+        self._how: dict[Message, None] = {}
         self._buffers: list[str] = []
         """The first buffer of each rank that differs when the run begins."""
-        self.settings: set[str] = set()
+        self.settings: set[Message] = set()
         self._tallies: dict[bytes, Tally] = {}
         self.results: list[UnitResult] = []
         self.units: list[Unit] = []
         self.errors: list[DumpError] = []
-        self.troubles: list[str] = []
-        self.unfinished: list[str] = []
+        self.troubles: list[Message] = []
+        self.unfinished: list[Message] = []
         self.has_equal = False
         self._rows = 0
 
@@ -225,17 +226,14 @@ class _Stages:
         groups: Sequence[Group],
         training: Sequence[TrainingDifference],
     ) -> None:
-        said = [
-            f"the target computes in {ours}, the golden run in {theirs}: rows are judged by the coarser dtype"
-            for ours, theirs in sorted(judge.run_wide)
-        ]
-        said += [f"{name} is damaged: {why}" for name, why in _damaged(groups)]
+        said = [Message("note.run_wide", target=ours, golden=theirs) for ours, theirs in sorted(judge.run_wide)]
+        said += [Message("note.damaged", name=name, why=why) for name, why in _damaged(groups)]
         said += [one.sentence for one in training]
         earlier = any(unit.candidate is not None for unit in self.units[:-1])  # since then, little can be seen
         self.settings.update(one.sentence for one in training if not one.note_only)
         differs = {match.call.key for match, rows in groups if any(row.verdict == ERROR for row in rows)}
         said += [
-            f"{match.call.key}: {argument_text(match.call, row)}; this changes no result"
+            Message("note.harmless_argument", call=match.call.key, argument=argument_text(match.call, row))
             for match, rows in groups
             for row in rows
             if row.excuse is not None and row.measurement.reason.kind is Kind.ARGUMENT
@@ -244,17 +242,13 @@ class _Stages:
         self._how.update(dict.fromkeys(said))
 
     @property
-    def notes(self) -> list[str]:
+    def notes(self) -> list[Message]:
         """The notes next to the answer, when all units are judged."""
         idle = self._buffers if all(unit.candidate is None for unit in self.units) else []
-        said = (f"{name} differs when the run begins; this changes nothing that was compared" for name in idle)
+        said = (Message("state.harmless", what=state_text(name)) for name in idle)
         rows = sum(judge.other_bytes for judge in self._judges.values())
-        where = "1 row that passes" if rows == 1 else f"{rows} rows that pass"
-        unseen = (
-            f"in {where} the checksums differ and the statistics agree: the same elements in a different order "
-            "would look like this; collect with task tensor to compare them"
-        )
-        return [*self._how, *dict.fromkeys(said), *([unseen] if rows else [])]
+        unseen = [Message("note.other_bytes", number=rows)] if rows else []
+        return [*self._how, *dict.fromkeys(said), *unseen]
 
 
 def _given(pair: Pair[Source], joined: bool, other_parts: bool, training: Sequence[TrainingDifference]) -> Given:
@@ -300,22 +294,22 @@ def _training(source: Source) -> list[Any]:
     return events if isinstance(events, list) else []
 
 
-def _unlike_runs(inputs: Inputs, stages: _Stages) -> str:
-    """Why the first difference of two dumps means nothing; empty if it means something."""
+def _unlike_runs(inputs: Inputs, stages: _Stages) -> Optional[Message]:
+    """Why the first difference of two dumps means nothing; None if it means something."""
     if not any(unit.candidate for unit in stages.units):
-        return ""
+        return None
     if inputs.other_steps:
         return inputs.other_steps
     if stages.has_equal:
-        return ""
+        return None
     steps = [zip(unit.trace.groups, unit.trace.phases) for unit in stages.units]
     forward = [match for step in steps for (match, _), phase in step if phase is Phase.FORWARD]
     matched, made = sum(match.how != "unmatched" for match in forward), len(forward)
     if forward:  # one call of a run may be many of the other
         made = min(sum(one is not None for one in side) for side in zip(*((m.target, m.golden) for m in forward)))
     if made >= FEW and matched < ALIKE * made:
-        return f"these look like different models: only {matched} of {made} forward calls have a counterpart"
-    return ""
+        return Message("note.unlike_models", matched=matched, made=made)
+    return None
 
 
 def _tasks(inputs: Inputs, match: str, translation: Translation, file: Optional[LayoutFile]) -> list[Task]:

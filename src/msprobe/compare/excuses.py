@@ -20,6 +20,7 @@ from msprobe.compare.operators import BUFFER, MASKS, UPDATE, is_derived, word_of
 from msprobe.compare.phases import Phase, Stacks, clears_gradients, is_made_by_engine, phases_of, updates_weights
 from msprobe.compare.reasons import BENIGN, UNSPLIT, Kind, Reason
 from msprobe.compare.rows import ERROR, PASS, WARNING, Excuse, Group, Item, Row, is_tensor
+from msprobe.messages import Message
 
 _BAD = (WARNING, ERROR)
 _NEVER = frozenset([Kind.DTYPE, Kind.UNREADABLE, Kind.MISSING_FILE])
@@ -260,9 +261,10 @@ def excuse(groups: Sequence[Group], stacks: Stacks = ({}, {}), given: Optional[G
     return facts
 
 
-def _excuse(rule: str, sentence: str, evidence: Iterable[Row], row: Optional[Row] = None) -> Excuse:
-    said = str(row.why) if row is not None and not row.absent else ""
-    return Excuse(rule, Reason(Kind.COVERED, f"{said}; {sentence}" if said else sentence), tuple(evidence))
+def _excuse(rule: str, sentence: Message, evidence: Iterable[Row], row: Optional[Row] = None) -> Excuse:
+    if row is not None and not row.absent and row.why:
+        sentence = Message("also", parts=[row.why.message, sentence])
+    return Excuse(rule, Reason(Kind.COVERED, sentence), tuple(evidence))
 
 
 def settled(case: Case) -> Optional[Excuse]:
@@ -290,8 +292,8 @@ def settled(case: Case) -> Optional[Excuse]:
         evidence = {id(one): one for one in case.facts.updates[:3]}  # it writes memory beside the model
     if not evidence or size is None or not all(_would_show(size, row, one) for one in evidence.values()):
         return None
-    names = " and ".join(dict.fromkeys(one.name for one in list(evidence.values())[:2]))
-    return _excuse("settled", f"what follows from it agrees: {names}", evidence.values(), row)
+    names = list(dict.fromkeys(one.name for one in list(evidence.values())[:2]))
+    return _excuse("settled", Message("excuse.settled", names=names), evidence.values(), row)
 
 
 def is_other_api(match: Match) -> bool:
@@ -379,7 +381,8 @@ def unused(case: Case) -> Optional[Excuse]:
     step = side.graph.steps.get(match.call.name)
     if step is None or not all(map(side.ok, step.effects)):
         return None
-    return _excuse("unused", "its result is unused", facts.results or facts.gradients or _forward_results(facts))
+    evidence = facts.results or facts.gradients or _forward_results(facts)
+    return _excuse("unused", Message("excuse.unused"), evidence)
 
 
 def _forward_results(facts: StepFacts) -> list[Row]:
@@ -396,11 +399,11 @@ def gradient_flag(case: Case) -> Optional[Excuse]:
     lost = kind is Kind.NULL and case.match.call.direction == BACKWARD
     only_once = kind is Kind.NULL or bool(case.row.absent)
     if (kind is Kind.GRADIENT or only_once) and case.facts.is_idle(case.row):
-        return _excuse("gradient flag", "no run updates this parameter", case.facts.updates, case.row)
+        return _excuse("gradient flag", Message("excuse.not_updated"), case.facts.updates, case.row)
     if (kind is not Kind.GRADIENT and not lost) or case.row.slot.startswith("parameters."):
         return None
     evidence = _same_flags(case) or case.facts.gradients
-    return _excuse("gradient flag", "the gradients behind it agree", evidence, case.row)
+    return _excuse("gradient flag", Message("excuse.gradients"), evidence, case.row)
 
 
 def _same_flags(case: Case) -> list[Row]:
@@ -430,13 +433,13 @@ def optional(case: Case) -> Optional[Excuse]:
         value = side.graph.of_row.get(id(row))
         if not row.is_input and value is not None and value.uses:
             return None
-    return _excuse("optional", f"the results of {call.name} agree", results, row)
+    return _excuse("optional", Message("agrees.results_of", call=call.name), results, row)
 
 
 def packed(case: Case) -> Optional[Excuse]:
     """Parameters that the runs pack differently (one fused projection, or several): together they are the same."""
     rows = case.facts.packed.get(id(case.row))
-    return _excuse("packed", "the runs pack these parameters differently; together they agree", rows) if rows else None
+    return _excuse("packed", Message("excuse.packed"), rows) if rows else None
 
 
 def packed_rows(groups: Sequence[Group]) -> dict[int, tuple[Row, ...]]:
@@ -492,8 +495,7 @@ def micro_batches(case: Case) -> Optional[Excuse]:
     """The runs divide the batch differently: before the gradients are complete, they compute different things."""
     if not case.facts.given.other_parts or case.facts.phases[case.place] is Phase.AFTER:
         return None
-    why = "the runs use a different number of micro-batches; the accumulated gradients agree"
-    return _excuse("micro-batches", why, case.facts.results)
+    return _excuse("micro-batches", Message("excuse.micro_batches"), case.facts.results)
 
 
 def update(case: Case) -> Optional[Excuse]:
@@ -508,7 +510,7 @@ def update(case: Case) -> Optional[Excuse]:
     )
     if alike and row.judgement.verdict == ERROR and not _passes_on(case):
         return None  # the state of the optimizer differs
-    return _excuse("update", "every parameter agrees after its update", facts.updates, row)
+    return _excuse("update", Message("excuse.updated"), facts.updates, row)
 
 
 def _passes_on(case: Case) -> bool:
@@ -524,7 +526,7 @@ def observables(case: Case) -> Optional[Excuse]:
         return None
     if case.row.judgement.verdict == ERROR and case.row.distance not in facts.at_the_limit:
         return None
-    return _excuse("observables", "the gradients and updates of all parameters agree", facts.gradients, case.row)
+    return _excuse("observables", Message("excuse.observables"), facts.gradients, case.row)
 
 
 def same_changes(groups: Sequence[Group], other_settings: bool = False) -> bool:
@@ -560,8 +562,7 @@ def cleared(case: Case) -> Optional[Excuse]:
     """zero_grad fills gradients with zeros in one run, and sets them to None in the other."""
     if case.match.how != "unmatched" or not clears_gradients(case.match, case.facts.stacks):
         return None
-    why = "zero_grad fills the gradients with zeros; the other run sets them to None"
-    return _excuse("cleared", why, case.facts.results or case.facts.gradients)
+    return _excuse("cleared", Message("excuse.cleared"), case.facts.results or case.facts.gradients)
 
 
 def in_backward(case: Case) -> Optional[Excuse]:
@@ -570,8 +571,7 @@ def in_backward(case: Case) -> Optional[Excuse]:
     if not facts.is_in_backward(case.place) or not facts.backward_agrees:
         return None
     rows = [row for match, rows in facts.groups if match.call.direction in (BACKWARD, GRADS) for row in rows]
-    why = "made in the backward of a function; all gradients that were compared agree"
-    return _excuse("in backward", why, [row for row in rows if is_evidence(row)][:3])
+    return _excuse("in backward", Message("excuse.in_backward"), [row for row in rows if is_evidence(row)][:3])
 
 
 def running_total(case: Case) -> Optional[Excuse]:
@@ -592,8 +592,8 @@ def running_total(case: Case) -> Optional[Excuse]:
         step = side.graph.steps.get((case.match.golden if golden else case.match.target or call).name)  # type: ignore[union-attr]
         if step is not None and any(effect.uses or effect.views for effect in step.effects):
             return None
-    why = "a running total with a different start; the increments agree"
-    return _excuse("running total", why, [row for row in rows if row not in bad and is_evidence(row)])
+    evidence = [row for row in rows if row not in bad and is_evidence(row)]
+    return _excuse("running total", Message("excuse.running_total"), evidence)
 
 
 def _is_number(row: Row) -> bool:

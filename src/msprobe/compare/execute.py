@@ -20,6 +20,7 @@ from msprobe.compare.reasons import Reason
 from msprobe.compare.rows import Group, Measurement, Row
 from msprobe.compare.sources import Pair, Source
 from msprobe.dump.errors import DumpError
+from msprobe.messages import Message
 
 Mapper = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 
@@ -49,8 +50,8 @@ class Outcome(NamedTuple):
     measured: Union[list[Group], JoinedUnit, None]
     outline: Optional[bytes] = None
     error: Optional[DumpError] = None
-    unfinished: tuple[str, ...] = ()
-    troubles: tuple[str, ...] = ()
+    unfinished: tuple[Message, ...] = ()
+    troubles: tuple[Message, ...] = ()
 
 
 _measured: set[bytes] = set()
@@ -63,8 +64,8 @@ def in_turn(work: Callable[[Any], Any], things: Sequence[Any]) -> Iterator[Any]:
 
 def attempt(task: Task, mapper: Mapper = in_turn) -> Outcome:
     """Calls `run`, unless the unit is known to be equal. After an error the other units are still compared."""
-    unfinished: list[str] = []
-    troubles: list[str] = []
+    unfinished: list[Message] = []
+    troubles: list[Message] = []
     try:
         outline = _outline(task)
         known = outline in _measured
@@ -87,11 +88,10 @@ def _outline(task: Task) -> Optional[bytes]:
     return outline_of(task.pair) if task.join is None and task.translation.plain else None
 
 
-def _look_at(source: Source, unfinished: list[str], troubles: list[str]) -> None:
+def _look_at(source: Source, unfinished: list[Message], troubles: list[Message]) -> None:
     if source.unfinished:
-        why = "the run crashed, or is still writing"
-        unfinished.append(f"{source.path} is unfinished ({why}): only the part that exists is compared")
-    troubles += [f"{source.path}: {trouble}" for trouble in troubles_of(source)]
+        unfinished.append(Message("note.unfinished", path=str(source.path)))
+    troubles += [Message("note.trouble", path=str(source.path), trouble=trouble) for trouble in troubles_of(source)]
 
 
 def run(task: Task, mapper: Mapper = in_turn) -> Union[list[Group], JoinedUnit]:

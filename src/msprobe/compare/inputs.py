@@ -5,18 +5,19 @@ If two runs cannot be compared, the user learns it before the work begins.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
 from msprobe.compare.graph_source import open_graph_dump
 from msprobe.compare.layout.deciding import check_ranks, other_layout
+from msprobe.compare.reasons import SIDES
 from msprobe.compare.sources import Pair, Source
 from msprobe.dump.errors import DumpError
 from msprobe.dump.nearby import explain_missing
-from msprobe.dump.plural import count
 from msprobe.dump.reader import open_dump
+from msprobe.messages import Message
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,10 @@ class Inputs:
     """
 
     pairs: list[Pair[Source]]
-    notes: list[str]
-    gaps: list[str]
+    notes: list[Message]
+    gaps: list[Message]
     joins: list[Pair[list[Source]]]
-    other_steps: str = ""
+    other_steps: Optional[Message] = None
 
 
 def open_inputs(
@@ -44,8 +45,8 @@ def open_inputs(
 ) -> Inputs:
     """Raises DumpError if a path is not a dump, or nothing can be paired. `join` always compares the ranks of a step as
     one."""
-    notes: list[str] = []
-    gaps: list[str] = []
+    notes: list[Message] = []
+    gaps: list[Message] = []
     sides = Pair(
         _wanted(target, open_sources(target, gaps), steps, ranks),
         _wanted(golden, open_sources(golden, gaps), steps, ranks),
@@ -63,7 +64,7 @@ def open_inputs(
 
 
 def _joined(
-    sides: Pair[list[Source]], paths: Pair[Path], notes: list[str], gaps: list[str], join: bool
+    sides: Pair[list[Source]], paths: Pair[Path], notes: list[Message], gaps: list[Message], join: bool
 ) -> list[Pair[list[Source]]]:
     """The steps of two runs in different layouts; empty if the ranks simply pair.
 
@@ -79,7 +80,7 @@ def _joined(
         check_ranks(paths.golden, step.golden)
     lost = _lost_steps(sides)
     if lost and steps:
-        gaps.append(f"not compared, because the other run has no such step: {', '.join(lost)}")
+        gaps.append(Message("note.no_step", steps=lost))
     return steps
 
 
@@ -90,38 +91,40 @@ def _with_paths(sides: Pair[list[Source]], paths: Pair[Path]) -> list[tuple[list
     ]
 
 
-def _common_steps(sides: Pair[list[Source]], notes: list[str]) -> list[Pair[list[Source]]]:
+def _common_steps(sides: Pair[list[Source]], notes: list[Message]) -> list[Pair[list[Source]]]:
     ours, theirs = _by_step(sides.target), _by_step(sides.golden)
     if len(ours) == len(theirs) == 1 and set(ours) != set(theirs):
         one, other = next(iter(ours)), next(iter(theirs))
-        _add(notes, f"step {one[1]} of the target is compared with step {other[1]} of the golden run")
+        _add(notes, Message("note.step_pair", target=str(one[1]), golden=str(other[1])))
         theirs = {one: theirs[other]}
     return [Pair(ranks, theirs[step]) for step, ranks in ours.items() if step in theirs]
 
 
-def _lost_steps(sides: Pair[list[Source]]) -> list[str]:
+def _lost_steps(sides: Pair[list[Source]]) -> list[Message]:
     ours, theirs = _by_step(sides.target), _by_step(sides.golden)
     if len(ours) == len(theirs) == 1:
         return []
-    return [
-        *(f"step {step[1]} of the target" for step in ours if step not in theirs),
-        *(f"step {step[1]} of the golden run" for step in theirs if step not in ours),
-    ]
+    return _only_once(ours, theirs)
 
 
-def _other_steps(pairs: Sequence[Pair[Source]]) -> str:
-    """Why these two should not be compared; empty if they can be."""
+def _only_once(ours: Mapping[Step, object], theirs: Mapping[Step, object]) -> list[Message]:
+    """The steps that one run lacks."""
+    alone = [("target", step) for step in ours if step not in theirs]
+    alone += [("golden", step) for step in theirs if step not in ours]
+    return [Message("note.step_of", step=str(step[1]), side=SIDES[side]) for side, step in alone]
+
+
+def _other_steps(pairs: Sequence[Pair[Source]]) -> Optional[Message]:
+    """Why these two should not be compared; None if they can be."""
     one = pairs[0]
     ours, theirs = one.target, one.golden
     if ours.step is None or theirs.step is None or ours.step == theirs.step:
-        return ""
+        return None
     same_run = ours.path.parent.parent.resolve() == theirs.path.parent.parent.resolve()
-    what = "two steps of the same run are compared" if same_run else "two different steps are compared"
-    why = "data and weights differ between steps, so no origin is named"
-    return f"{what}, step {ours.step} with step {theirs.step}: {why}"
+    return Message("note.same_run" if same_run else "note.other_steps", target=ours.step, golden=theirs.step)
 
 
-def open_sources(path: Path, gaps: list[str]) -> list[Source]:
+def open_sources(path: Path, gaps: list[Message]) -> list[Source]:
     """What can be compared at a path: a dump of msprobe or mindstudio-probe, or a graph-mode directory."""
     try:
         dump = open_dump(path)
@@ -130,7 +133,7 @@ def open_sources(path: Path, gaps: list[str]) -> list[Source]:
         if ranks:
             return list(ranks)
         raise explain_missing(path, error) from None
-    gaps += [f"{note}; nothing was compared there" for note in dump.notes]
+    gaps += [Message("note.unread", error=note) for note in dump.notes]
     return list(dump.ranks)
 
 
@@ -163,20 +166,19 @@ def _listed(ranks: Sequence[Source]) -> str:
     return ", ".join(labels[:4]) + (f" and {len(labels) - 4} more" if len(labels) > 4 else "")
 
 
-def _paired(sides: Pair[list[Source]], notes: list[str], gaps: list[str]) -> list[Pair[Source]]:
+def _paired(sides: Pair[list[Source]], notes: list[Message], gaps: list[Message]) -> list[Pair[Source]]:
     ours, theirs = _by_step(sides.target), _by_step(sides.golden)
     if len(ours) == len(theirs) == 1 and set(ours) != set(theirs):
         (one, other) = (next(iter(ours)), next(iter(theirs)))
-        _add(notes, f"step {one[1]} of the target is compared with step {other[1]} of the golden run")
+        _add(notes, Message("note.step_pair", target=str(one[1]), golden=str(other[1])))
         theirs = {one: theirs[other]}
     pairs: list[Pair[Source]] = []
     for step, ranks in ours.items():
         if step in theirs:
             pairs += _paired_ranks(ranks, theirs[step], notes, gaps)
-    lost = [f"step {step[1]} of the target" for step in ours if step not in theirs]
-    lost += [f"step {step[1]} of the golden run" for step in theirs if step not in ours]
+    lost = _only_once(ours, theirs)
     if lost and pairs:
-        gaps.append(f"not compared, because the other run has no such step: {', '.join(lost)}")
+        gaps.append(Message("note.no_step", steps=lost))
     return pairs
 
 
@@ -190,62 +192,59 @@ def _by_step(ranks: Iterable[Source]) -> dict[Step, list[Source]]:
     return steps
 
 
-def _paired_ranks(target: list[Source], golden: list[Source], notes: list[str], gaps: list[str]) -> list[Pair[Source]]:
+def _paired_ranks(
+    target: list[Source], golden: list[Source], notes: list[Message], gaps: list[Message]
+) -> list[Pair[Source]]:
     if len(target) == len(golden) == 1:
         ours, theirs = target[0].rank, golden[0].rank
         if ours is not None and theirs is not None and ours != theirs:
-            _add(notes, f"rank {ours} of the target is compared with rank {theirs} of the golden run")
+            _add(notes, Message("note.rank_pair", target=ours, golden=theirs))
         return [Pair(target[0], golden[0])]
     if any(r.rank is None for r in [*target, *golden]):
         if len(target) != len(golden):
-            _add(
-                gaps,
-                f"ranks without numbers ({len(target)} and {len(golden)}): paired in order, the rest is left out",
-            )
+            _add(gaps, Message("note.unnumbered", target=len(target), golden=len(golden)))
         return [Pair(t, g) for t, g in zip(target, golden)]
     known = {rank.rank: rank for rank in golden}
     if len(target) != len(golden):
-        text = (
-            f"the target has {count(len(target), 'rank')}, the golden run {len(golden)}: ranks with the same number "
-            "are compared"
-        )
-        _add(notes, text)
-    lost = [f"{rank.label} of the target" for rank in target if rank.rank not in known]
+        _add(notes, Message("note.rank_count", number=len(target), golden=len(golden)))
     numbers = {rank.rank for rank in target}
-    lost += [f"{rank.label} of the golden run" for rank in golden if rank.rank not in numbers]
-    if lost:
-        gaps.append(f"not compared, because the other run has no such rank: {', '.join(lost)}")
+    alone = [("target", rank) for rank in target if rank.rank not in known]
+    alone += [("golden", rank) for rank in golden if rank.rank not in numbers]
+    if alone:
+        lost = [Message("note.rank_of", rank=rank.label, side=SIDES[side]) for side, rank in alone]
+        gaps.append(Message("note.no_rank", ranks=lost))
     return [Pair(rank, known[rank.rank]) for rank in target if rank.rank in known]
 
 
-def _add(notes: list[str], text: str) -> None:
+def _add(notes: list[Message], text: Message) -> None:
     if text not in notes:
         notes.append(text)
 
 
 _HEADERS = {
-    "framework": "the frameworks",
-    "torch": "the PyTorch versions",
-    "mindspore": "the MindSpore versions",
-    "device": "the devices",
-    "world_size": "the world sizes",
-    "default_dtype": "the default dtypes",
-    "autocast": "autocast",
-    "autocast_dtype": "the autocast dtypes",
-    "float32_matmul_precision": "the float32 matmul precision",
-    "tf32": "TF32",
-    "hf32": "HF32",
-    "deterministic_algorithms": "determinism",
-    "cudnn": "the cuDNN flags",
-    "torch_seed": "the seeds",
-    "threads": "the numbers of threads",
-    "mindspore_seed": "the seeds",
-    "deterministic": "determinism",
-    "mode": "the execution modes",
+    "framework": "header.framework",
+    "torch": "header.torch",
+    "mindspore": "header.mindspore",
+    "device": "header.device",
+    "world_size": "header.world_size",
+    "default_dtype": "header.default_dtype",
+    "autocast": "header.autocast",
+    "autocast_dtype": "header.autocast_dtype",
+    "float32_matmul_precision": "header.matmul_precision",
+    "tf32": "header.tf32",
+    "hf32": "header.hf32",
+    "deterministic_algorithms": "header.determinism",
+    "cudnn": "header.cudnn",
+    "torch_seed": "header.seed",
+    "threads": "header.threads",
+    "mindspore_seed": "header.seed",
+    "deterministic": "header.determinism",
+    "mode": "header.mode",
 }
+_SERIOUS = ("note.batches", "header.seed", "header.default_dtype", "header.autocast")
 
 
-def header_notes(target: dict[str, Any], golden: dict[str, Any], joined: bool = False) -> list[str]:
+def header_notes(target: dict[str, Any], golden: dict[str, Any], joined: bool = False) -> list[Message]:
     """What the two run.json say differently, the worst (other data, other seed) first; `joined`: of two runs in
     different layouts, whose ranks have their own parts of the data."""
     notes = []
@@ -258,12 +257,11 @@ def header_notes(target: dict[str, Any], golden: dict[str, Any], joined: bool = 
         and ours != theirs
         and not _is_in_other_dtype(target["first_batch"], golden["first_batch"])
     ):
-        notes.append("the first batches differ: the first calls of the model did not get the same data")
-    for key, name in _HEADERS.items():
+        notes.append(Message("note.batches"))
+    for key, id in _HEADERS.items():
         if key in target and key in golden and key not in ignored and _text(target[key]) != _text(golden[key]):
-            notes.append(f"{name} differ: {_short(target[key])} and {_short(golden[key])}")
-    serious = ("the first batches", "the seeds", "the default dtypes", "autocast")
-    return sorted(notes, key=lambda note: not note.startswith(serious))
+            notes.append(Message(id, target=_short(target[key]), golden=_short(golden[key])))
+    return sorted(notes, key=lambda note: note.id not in _SERIOUS)
 
 
 def _hashes(batch: Any) -> list[Any]:

@@ -1,15 +1,17 @@
-"""Why a row has its verdict: a kind for the code, and details for the user. Stages decide by `kind` only; the text is
-made when it is needed.
+"""Why a row has its verdict: a kind for the code, and a message for the user. Stages decide by `kind` only; the text
+of a reason is made when it is needed.
 """
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, Optional
+
+from msprobe.messages import Message
 
 
 class Kind(Enum):
-    """The value is the first word of the text; kinds with an empty value are explained by the detail alone."""
+    """The value is the word under which reasons are counted."""
 
     NONE = ""
     UNMATCHED = "unmatched"
@@ -44,53 +46,55 @@ BENIGN = frozenset(
 )
 """Reasons for not comparing a row that still allow the verdict "same"."""
 
-_COLON = frozenset(
-    [
-        Kind.UNMATCHED,
-        Kind.KIND,
-        Kind.UNREADABLE,
-        Kind.MISSING_FILE,
-        Kind.SHAPE,
-        Kind.HIDDEN,
-        Kind.DESTINATION,
-        Kind.RECOMPUTED,
-        Kind.COVERED,
-        Kind.ROUNDING,
-    ]
-)
-_SPACE = frozenset([Kind.NULL, Kind.ARGUMENT, Kind.GRADIENT, Kind.DTYPE])
+_MESSAGES = {
+    Kind.UNMATCHED: "reason.unmatched",
+    Kind.KIND: "reason.kind",
+    Kind.UNREADABLE: "reason.unreadable",
+    Kind.MISSING_FILE: "reason.missing_file",
+    Kind.SHAPE: "reason.shape",
+    Kind.HIDDEN: "reason.hidden",
+    Kind.UNINITIALISED: "reason.uninitialised",
+    Kind.DESTINATION: "reason.destination",
+    Kind.RECEIVE_BUFFER: "reason.receive_buffer",
+    Kind.RECOMPUTED: "reason.recomputed",
+    Kind.COVERED: "reason.covered",
+    Kind.ROUNDING: "reason.rounding",
+    Kind.NULL: "reason.null",
+    Kind.ARGUMENT: "reason.argument",
+    Kind.GRADIENT: "reason.gradient",
+    Kind.DTYPE: "reason.dtype",
+}
+"""What is said around the detail; the detail of other kinds says it all."""
 
 
 class Reason(NamedTuple):
     """True if there is something to say."""
 
     kind: Kind = Kind.NONE
-    detail: str = ""
+    detail: Optional[Message] = None
 
     def __bool__(self) -> bool:
         return self.kind is not Kind.NONE
 
     def __str__(self) -> str:
-        if self.kind in _COLON:
-            return f"{self.kind.value}: {self.detail}"
-        if self.kind in _SPACE:
-            return f"{self.kind.value} {self.detail}"
-        return self.detail or self.kind.value
+        return str(self.message)
+
+    @property
+    def message(self) -> str:
+        """A Message; empty without a reason."""
+        around = _MESSAGES.get(self.kind)
+        if around is None:
+            return self.detail or ""
+        return Message(around) if self.detail is None else Message(around, detail=self.detail)
 
     @property
     def word(self) -> str:
         """The word under which reasons are counted."""
-        return self.kind.value or self.detail
+        return self.kind.value or str(self.detail or "")
 
 
 NO_REASON = Reason()
-OTHER_BYTES = Reason(
-    Kind.BYTES,
-    "the checksums differ and the statistics agree: a different order of the elements, or other signs of zero",
-)
-
-UNSPLIT = Reason(
-    Kind.KIND,
-    "FullyShardedDataParallel keeps several parameters in this tensor, and their statistics are only known together; "
-    "collect with task tensor, or train with use_orig_params=True",
-)
+OTHER_BYTES = Reason(Kind.BYTES, Message("bytes.same_statistics"))
+UNSPLIT = Reason(Kind.KIND, Message("unsplit"))
+SIDES = {"target": Message("side.target"), "golden": Message("side.golden")}
+"""The runs in sentences."""

@@ -14,10 +14,13 @@ from msprobe.compare.origin.describe import Origin
 from msprobe.compare.reasons import BENIGN, Kind
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Group, Item, Row
 from msprobe.dump.strict_json import strict
+from msprobe.messages import Message, beside
 
 SCHEMA = "msprobe/compare/1"
 SAME = "same"
 DIFFERS = "differs"
+UNLIKE = ("note.same_run", "note.other_steps", "note.unlike_models")
+"""Notes that say why no origin is named though the runs differ."""
 _VERDICTS = (PASS, WARNING, ERROR, NOT_COMPARED)
 
 
@@ -83,7 +86,7 @@ class Comparison:
     verdict: str
     origin: Optional[Origin]
     counts: Counter[str]
-    notes: list[str]
+    notes: list[Message]
     units: list[UnitResult] = field(repr=False)
     reasons: Counter[str]
 
@@ -114,6 +117,8 @@ class Comparison:
         if self.origin is not None:
             origin = asdict(self.origin)
             origin["evidence"] = list(self.origin.evidence)
+            origin["next"] = self.origin.next or ""
+            origin.update(beside(origin, "sentence", "evidence", "next"))
             for key in ("ranks", "dimension", "collective"):
                 if not origin[key]:
                     del origin[key]
@@ -125,6 +130,7 @@ class Comparison:
             **{name: self.counts[name] for name in _VERDICTS},
             "not_compared_reasons": dict(self.reasons),
             "notes": self.notes,
+            **beside({"notes": self.notes}, "", "notes"),
             "target": str(self.target),
             "golden": str(self.golden),
         }
@@ -159,6 +165,7 @@ def row_record(unit: UnitResult, row: Row) -> dict[str, Any]:
         "golden": row.golden_name,
         "verdict": row.verdict,
         "reason": row.reason,
+        **beside({"reason": row.reason}, "reason"),
         "role": row.role,
         "cause": row.cause,
         "distance": strict(row.distance),

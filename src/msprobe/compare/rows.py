@@ -150,9 +150,9 @@ class Row:
 
     @property
     def reason(self) -> str:
-        """`why` in words."""
+        """`why` in words: a Message, or empty."""
         why = self.why
-        return "" if why.kind is Kind.NONE else str(why)
+        return "" if why.kind is Kind.NONE else why.message
 
     @property
     def target_name(self) -> Optional[str]:

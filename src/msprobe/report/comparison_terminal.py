@@ -9,7 +9,7 @@ from typing import Optional
 from msprobe.compare.measure import distance
 from msprobe.compare.origin.describe import Origin
 from msprobe.compare.reasons import BENIGN
-from msprobe.compare.result import DIFFERS, SAME, Comparison, UnitResult
+from msprobe.compare.result import DIFFERS, SAME, UNLIKE, Comparison, UnitResult
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Row
 from msprobe.dump.items import true_count
 from msprobe.dump.plural import count
@@ -64,7 +64,7 @@ def answer(comparison: Comparison) -> list[str]:
 
 def _lines(comparison: Comparison) -> Iterator[Line]:
     counts, origin = comparison.counts, comparison.origin
-    unlike = bool(comparison.notes) and comparison.notes[0].startswith(("two ", "these look"))
+    unlike = bool(comparison.notes) and comparison.notes[0].id in UNLIKE
     if origin is not None:
         yield from _origin_lines(origin)
     elif comparison.verdict == SAME:

@@ -23,6 +23,7 @@ from msprobe.dump.names import BACKWARD, FORWARD, PARAMETERS_GRAD, backward_of, 
 from msprobe.dump.plural import count
 from msprobe.dump.reader import Dump, RankDump, items, open_dump
 from msprobe.dump.record_keys import INPUT_ARGS, INPUT_KWARGS
+from msprobe.messages import Message, beside
 from msprobe.rerun.launch import Script, run_script
 from msprobe.stats.shares import shares
 
@@ -96,7 +97,8 @@ class Proof:
         return {
             "verdict": self.verdict, "exact": self.exact, "rest": self.rest, "step": self.step, "target": self.target,
             "golden": self.golden, "after": list(self.after), "differing": self.differing,
-            "causes": [vars(one) for one in self.causes],
+            "causes": [{**vars(one), **beside(vars(one), "sentence")} for one in self.causes],
+            **beside({"rest": self.rest}, "rest"),
         }  # fmt: skip
 
 
@@ -204,7 +206,7 @@ def _class_of(name: str) -> str:
 
 def _describe(origin: Origin, name: str, fired: tuple[int, int]) -> Cause:
     blamed = origin.name.startswith(name) or origin.module == name
-    sentence = origin.sentence if blamed else "grafted on request"
+    sentence = origin.sentence if blamed else Message("proof.requested")
     return Cause(name, origin.module if blamed else None, origin.source if blamed else None, sentence, *fired)
 
 

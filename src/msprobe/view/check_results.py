@@ -14,7 +14,7 @@ from msprobe.compare.result import UnitResult
 from msprobe.compare.rows import ERROR, INTRODUCED, NOT_COMPARED, PASS, WARNING, Group, Judgement, Measurement, Row
 from msprobe.dump.errors import DumpError
 from msprobe.dump.names import BACKWARD, FORWARD, parse_name, split_slot
-from msprobe.dump.plural import count
+from msprobe.messages import Message
 from msprobe.view.material import Answer, Material
 
 DEPTHS = ("", "*/", "*/*/")
@@ -71,7 +71,8 @@ def _group(name: str, order: int, lines: list[list[str]], status: str, message: 
     found = [_row(match, name, line) for line in lines]
     if not found:
         row = Row(match, "output", "output", None, None, absent="golden")
-        row.judgement = Judgement(_VERDICTS.get(status, NOT_COMPARED), 0.0, Reason(Kind.VALUES, message or status))
+        why = Reason(Kind.VALUES, Message("error", text=message or status))
+        row.judgement = Judgement(_VERDICTS.get(status, NOT_COMPARED), 0.0, why)
         found = [row]
     for row in found:
         row.role = INTRODUCED if row.verdict in (WARNING, ERROR) else ""
@@ -87,7 +88,8 @@ def _row(match: Match, name: str, line: list[str]) -> Row:
     verdict = _VERDICTS.get(line[_STATUS], NOT_COMPARED)
     if verdict != PASS:  # one value near zero makes it large, though the rule of the API lets it pass
         row.measurement = Measurement(number(line[_DISTANCE]))
-    row.judgement = Judgement(verdict, 0.0, Reason(Kind.VALUES, line[_MESSAGE]) if line[_MESSAGE] else Reason())
+    text = line[_MESSAGE]
+    row.judgement = Judgement(verdict, 0.0, Reason(Kind.VALUES, Message("error", text=text)) if text else Reason())
     return row
 
 
@@ -101,13 +103,12 @@ def _shape(text: str) -> list[int]:
 
 def _answer(units: list[UnitResult]) -> Answer:
     calls = [(index, match, rows) for index, unit in enumerate(units) for match, rows in unit.groups]
-    for wanted, words in ((ERROR, ("fails", "fail")), (WARNING, ("has a warning", "have a warning"))):
+    for wanted, id in ((ERROR, "check.fail"), (WARNING, "check.warn")):
         bad = [one for one in calls if any(row.verdict == wanted for row in one[2])]
         if bad:
             unit, match, rows = bad[0]
             row = next(row for row in rows if row.verdict == wanted)
-            fail = words[len(bad) != 1]
-            sentence = f"{len(bad)} of {count(len(calls), 'checked call')} {fail}, the first is {match.call.name}"
+            sentence = Message(id, bad=len(bad), number=len(calls), call=match.call.name)
             facts = [("call", match.call.name), ("evidence", row.reason), ("where", units[unit].label)]
             return Answer("found", sentence, [one for one in facts if one[1]], unit=unit, row=row)
     return Answer("clean", "", [("records", str(len(calls)))])

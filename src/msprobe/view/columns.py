@@ -20,6 +20,7 @@ from msprobe.compare.rows import ERROR, INTRODUCED, NOT_COMPARED, PASS, PROPAGAT
 from msprobe.dump.collectives import is_collective
 from msprobe.dump.names import module_class, module_path, parse_name
 from msprobe.dump.stack_frames import is_library, parse_frame
+from msprobe.messages import translations
 from msprobe.view.unit_groups import UnitGroups
 
 VERDICTS = (PASS, WARNING, ERROR, NOT_COMPARED)
@@ -107,6 +108,7 @@ class Table:
             "plain": self._plain,
             "columns": self._layout(),
             "texts": list(self._texts.known),
+            "chinese": translations(reason.message for reason in self._reasons),
         }
 
     def _layout(self) -> list[tuple[str, str, str, int, int]]:

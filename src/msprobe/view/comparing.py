@@ -16,6 +16,7 @@ from msprobe.compare.result import UnitResult
 from msprobe.compare.rows import Row
 from msprobe.compare.sources import Pair
 from msprobe.dump.errors import DumpError
+from msprobe.messages import Message
 from msprobe.view.material import Answer, Material, Progress, Sides
 
 
@@ -54,20 +55,30 @@ def of_comparison(comparison: Comparison) -> Material:
     return Material("comparison", comparison.target, comparison.golden, answer, comparison.units, summary=counts)
 
 
+_DIRECTIONS = {
+    "forward": Message("phase.forward"),
+    "backward": Message("phase.backward"),
+    "after the backward": Message("phase.after"),
+}
+_SHOWN = ("evidence.target", "evidence.golden")
+"""Evidence that the page shows as a table."""
+
+
 def _facts(origin: Origin) -> list[tuple[str, str]]:
-    where = [] if origin.step is None else [f"step {origin.step}"]
-    where += [ranks_text(origin.ranks)] if origin.ranks else [] if origin.rank is None else [f"rank {origin.rank}"]
+    where = [] if origin.step is None else [Message("place.step", step=origin.step)]
+    ranks = origin.ranks or (() if origin.rank is None else (origin.rank,))
+    where += [ranks_text(ranks)] if ranks else []
     facts = [
         ("call", origin.name),
         ("module", origin.module or ""),
         ("collective", origin.collective),
-        ("where", ", ".join([*where, origin.direction])),
+        ("where", Message("place", parts=[*where, _DIRECTIONS[origin.direction]])),
         ("source", origin.source or origin.golden_source or ""),
         ("inside", origin.library or origin.golden_library or ""),
-        *(("evidence", one) for one in origin.evidence if not one.startswith(("target: ", "golden: "))),
+        *(("evidence", one) for one in origin.evidence if one.id not in _SHOWN),
     ]
     if origin.spread.get("calls"):
-        facts.append(("then", f"{origin.spread['calls']} later calls differ"))
+        facts.append(("then", Message("spread", number=origin.spread["calls"])))
     if origin.next:
         facts.append(("next", origin.next))
     return [(key, text) for key, text in facts if text]

@@ -12,9 +12,9 @@ from typing import Any, Optional
 
 from msprobe.dump.errors import DumpError
 from msprobe.dump.items import read_number
-from msprobe.dump.plural import count
 from msprobe.dump.untrusted.regular_files import read_regular
-from msprobe.view.call_details import shown
+from msprobe.messages import Message, read_message
+from msprobe.view.call_details import LONGEST, shown
 from msprobe.view.comparing import load_comparison
 from msprobe.view.material import Answer, Material, Progress
 from msprobe.view.single_dump import load_dump
@@ -22,7 +22,6 @@ from msprobe.view.single_dump import load_dump
 FILE = "proof.json"
 MOST_BYTES = 16 << 20
 MOST_CAUSES = 100
-NOTE = "the rows compare the target with its run in which these calls have the golden results (here: golden)"
 _VERDICTS = {"proved": "proved", "not proved": "differs", "not the cause": "differs"}
 
 
@@ -40,8 +39,9 @@ def load_proof(path: Path, progress: Optional[Progress] = None) -> Material:
     found = material.answer
     facts = [("loss", text) for text in [_loss(proof)] if text]
     facts += [("now", proof["rest"])] if proof["rest"] and proof["verdict"] != "proved" else []
+    notes = [*([Message("proof.rows")] if has_both else []), *found.notes]
     material.answer = Answer(
-        _VERDICTS[proof["verdict"]], _sentence(proof), facts, [*([NOTE] if has_both else []), *found.notes],
+        _VERDICTS[proof["verdict"]], _sentence(proof), facts, notes,
         found.unit, found.row, found.stacks, found.ranks,
     )  # fmt: skip
     material.proof = proof
@@ -64,20 +64,27 @@ def _read(path: Path) -> dict[str, Any]:
         **counts,
         "verdict": value["verdict"],
         "exact": value.get("exact") is True,
-        "rest": _text(value.get("rest")),
+        "rest": _said(value, "rest"),
         "after": [_number(one) for one in after[:MOST_CAUSES]] if isinstance(after, list) else [],
         "causes": [_cause(one) for one in causes[:MOST_CAUSES] if isinstance(one, dict)],
     }
 
 
 def _cause(one: dict[str, Any]) -> dict[str, Any]:
-    texts = {key: _text(one.get(key)) for key in ("name", "module", "source", "sentence")}
+    texts = {key: _text(one.get(key)) for key in ("name", "module", "source")}
+    texts["sentence"] = _said(one, "sentence")
     counts = {key: _whole(one.get(key)) for key in ("ran", "changed", "calls", "left")}
     return {**texts, **counts, "share": _number(one.get("share"))}
 
 
 def _text(value: Any) -> str:
     return str(shown(value)) if isinstance(value, str) else ""
+
+
+def _said(record: dict[str, Any], key: str) -> str:
+    """A sentence: the message beside it, if it says the same; else its text."""
+    message = read_message(record.get("message"), LONGEST)
+    return message if message is not None and message == record.get(key) else _text(record.get(key))
 
 
 def _number(value: Any) -> Optional[float]:
@@ -88,23 +95,23 @@ def _whole(value: Any) -> Optional[int]:
     return value if type(value) is int and 0 <= value < 1 << 53 else None
 
 
-def _sentence(proof: dict[str, Any]) -> str:
-    names = " and ".join(_title(one) for one in proof["causes"])
-    how = " bit for bit" if proof["exact"] else " within rounding"
-    if proof["verdict"] == "proved":
-        return f"Proved: with {names} replaced by the golden result, the run is the same{how}"
-    word = "Not the cause" if proof["verdict"] == "not the cause" else "Not proved"
-    return f"{word}: with {names} replaced by the golden result, the run still differs"
+def _sentence(proof: dict[str, Any]) -> Message:
+    id = "proof.same_bits" if proof["exact"] else "proof.same"
+    if proof["verdict"] != "proved":
+        id = "proof.not_cause" if proof["verdict"] == "not the cause" else "proof.not_proved"
+    return Message(id, calls=[_title(one) for one in proof["causes"]])
 
 
 def _title(cause: dict[str, Any]) -> str:
     more = (cause["calls"] or 1) - 1
-    return f"{cause['name']} and {count(more, 'more call')} of this line" if more > 0 else str(cause["name"])
+    return Message("proof.more_of_line", call=str(cause["name"]), more=more) if more > 0 else str(cause["name"])
 
 
 def _loss(proof: dict[str, Any]) -> str:
     if proof["target"] is None or proof["golden"] is None or not proof["after"]:
         return ""
-    parts = [f"{proof['target']:.6g}", *(f"{one:.6g}" for one in proof["after"] if one is not None)]
-    step = "" if proof["step"] is None else f" at step {proof['step']}"
-    return f"{' → '.join(parts)}, golden {proof['golden']:.6g}{step}"
+    losses = [f"{proof['target']:.6g}", *(f"{one:.6g}" for one in proof["after"] if one is not None)]
+    golden = f"{proof['golden']:.6g}"
+    if proof["step"] is None:
+        return Message("proof.loss", losses=losses, golden=golden)
+    return Message("proof.loss_at", losses=losses, golden=golden, step=proof["step"])

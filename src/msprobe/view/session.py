@@ -13,6 +13,7 @@ from typing import Any, Optional
 from msprobe.dump import layout
 from msprobe.dump.errors import DumpError
 from msprobe.dump.reader import RankDump
+from msprobe.messages import translations
 from msprobe.view.call_details import CallDetails, item_of
 from msprobe.view.check_results import DEPTHS as CHECK_DEPTHS
 from msprobe.view.columns import Table
@@ -42,6 +43,8 @@ class Contents:
     def _describe_answer(self) -> dict[str, Any]:
         material, answer = self.material, self.material.answer
         row = answer.row
+        said = [answer.sentence, *answer.notes, *(text for _, text in answer.facts)]
+        said += [cause["sentence"] for cause in (material.proof or {}).get("causes", ())]
         return {
             "kind": material.kind,
             "target": str(material.target),
@@ -63,6 +66,7 @@ class Contents:
             "proof": material.proof,
             "tensors": _has_tensors(material),
             "watched": material.watched is not None,
+            "chinese": translations(said),
         }
 
 

@@ -16,16 +16,17 @@ from msprobe.compare.result import UnitResult
 from msprobe.compare.rows import ERROR, INTRODUCED, PASSED, PROPAGATED, Item, Judgement, Row, slots
 from msprobe.compare.sources import Source
 from msprobe.dump.errors import DumpError
-from msprobe.dump.plural import count, have
 from msprobe.dump.reader import RankDump
+from msprobe.messages import Message
 from msprobe.view.material import Answer, Material
 
 _NUMBERS = ("Max", "Min", "Mean", "Norm")
+_DIRECTIONS = {"forward": Message("phase.forward"), "backward": Message("phase.backward")}
 _NOT_FINITE = ("nan", "inf", "-inf")
 
 
 def load_dump(path: Path) -> Material:
-    notes: list[str] = []
+    notes: list[Message] = []
     sources = open_sources(path, notes)
     found = _analyse(path, sources)
     roles = {(event.label, event.name): event.producer for event in found.overflows}
@@ -38,7 +39,7 @@ def load_dump(path: Path) -> Material:
         except DumpError as error:
             if source is sources[-1] and not units:
                 raise
-            notes.append(f"{str(error).rstrip('.')}; it is not shown")
+            notes.append(Message("dump.not_shown", error=str(error).rstrip(".")))
     sources = read
     answer = _answer(found, units, sources)
     answer.notes = [*notes, *found.notes, *_unfinished(sources)]
@@ -50,9 +51,9 @@ def load_dump(path: Path) -> Material:
     return Material("dump", path, None, answer, units, [(source, None) for source in sources], None, living, counts)
 
 
-def _unfinished(sources: list[Source]) -> list[str]:
+def _unfinished(sources: list[Source]) -> list[Message]:
     some = [source.label for source in sources if source.unfinished]
-    return [f"unfinished (the run crashed or is still writing): {', '.join(some[:4])}"] if some else []
+    return [Message("dump.unfinished", labels=some[:4])] if some else []
 
 
 def _analyse(path: Path, sources: list[Source]) -> OverflowAnalysis:
@@ -65,7 +66,7 @@ def _analyse(path: Path, sources: list[Source]) -> OverflowAnalysis:
     try:
         return analyse_graph(GraphDump(path))
     except DumpError as error:  # npy files without their graphs
-        return OverflowAnalysis([], None, False, 0, [f"overflows were not checked: {error}"])
+        return OverflowAnalysis([], None, False, 0, [Message("overflow.unchecked", error=str(error))])
 
 
 def _unit(source: Source, roles: Mapping[tuple[str, str], bool]) -> UnitResult:
@@ -76,20 +77,20 @@ def _unit(source: Source, roles: Mapping[tuple[str, str], bool]) -> UnitResult:
         producer = roles.get((source.label, call.name))
         for row in rows:
             word = _not_finite(row.target)
-            row.judgement = Judgement(ERROR, 0.0, Reason(Kind.VALUES, f"has {word}")) if word else PASSED
+            row.judgement = PASSED if word is None else Judgement(ERROR, 0.0, Reason(Kind.VALUES, word))
             if word and producer is not None:
                 row.role = INTRODUCED if producer and not row.is_input else PROPAGATED
         groups.append((match, rows))
     return UnitResult(source.step, source.rank, source.label, groups, (source.stacks, {}))
 
 
-def _not_finite(item: Item) -> str:
-    """`NaN`, `infinity` or an empty text."""
+def _not_finite(item: Item) -> Optional[Message]:
+    """Whether it has NaN or infinity."""
     if item is None:
-        return ""
+        return None
     values = [item.get(key) for key in _NUMBERS] if "dtype" in item else [item.get("value")]
     words = {str(number(one)) for one in values if not isinstance(one, bool)} & set(_NOT_FINITE)
-    return "NaN" if "nan" in words else "infinity" if words else ""
+    return Message("found.nan") if "nan" in words else Message("found.infinity") if words else None
 
 
 def _answer(found: OverflowAnalysis, units: list[UnitResult], sources: list[Source]) -> Answer:
@@ -98,18 +99,19 @@ def _answer(found: OverflowAnalysis, units: list[UnitResult], sources: list[Sour
         records = sum(len(unit.groups) for unit in units)
         verdict = "found" if found.overflows else "clean"
         number = len(found.overflows)
-        text = f"{count(number, 'call')} {have(number)} NaN or infinity, and none produced it" if number else ""
+        text = Message("overflow.unproduced", number=number) if number else ""
         return Answer(verdict, text, [("records", str(records)), *_facts_of(sources[0])])
-    module = f" in {event.module}" if event.module and event.module != event.name else ""
-    what = ", ".join(event.slots)
-    answer = Answer("found", f"{event.name}{module} is the first call that produced NaN or infinity: {what}")
+    call = event.name
+    if event.module and event.module != event.name:
+        call = Message("call.in", call=event.name, module=event.module)
+    answer = Answer("found", Message("overflow.first", call=call, slots=list(event.slots)))
     more = len(found.overflows) - 1
     answer.facts = [
         ("call", event.name),
         ("module", event.module or ""),
-        ("where", f"{event.label}, {event.direction}"),
+        ("where", Message("place.unit", label=event.label, direction=_DIRECTIONS.get(event.direction, ""))),
         ("source", event.source or ""),
-        ("then", f"{count(more, 'more call')} {have(more)} NaN or infinity" if more > 0 else ""),
+        ("then", Message("overflow.more", number=more) if more > 0 else ""),
     ]
     answer.facts = [(key, text) for key, text in answer.facts if text]
     _point(answer, event, units)

@@ -16,11 +16,10 @@ from msprobe.collect import notices
 from msprobe.watch.alarms.alarm import Alarm
 from msprobe.watch.alarms.detector import Detector
 from msprobe.watch.alarms.frame import Frame, Rows, frame_of
-from msprobe.watch.alarms.optimizer_rules import RATIO_COLUMN
 from msprobe.watch.settings import WatchSettings
 from msprobe.watch.step_figures import StepFigures
-from msprobe.watch.store import ABSENT, Store, file_name
-from msprobe.watch.targets import NORM, RATIO, SCALAR, STATISTICS, UPDATE, VALUE, Target
+from msprobe.watch.store import ABSENT, Store, file_name, is_absent
+from msprobe.watch.targets import ENCODED, NORM, RATIO_COLUMN, SCALAR, STATISTICS, VALUE, Target, general
 from msprobe.watch.writers import LiveWriters
 
 _NOTHING = math.nan
@@ -65,13 +64,10 @@ class Recording:
         self.alarms = 0
         self._detector = Detector(settings.alarms)
         self._writers = LiveWriters(settings, rank)
-        self._stored = [STATISTICS.index(name) for name in settings.statistics]
-        self._sources: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {
-            UPDATE: ((NORM, RATIO_COLUMN), ("norm", RATIO)),
-        }
-        self._default = (tuple(self._stored), settings.statistics)
+        self._default = tuple((STATISTICS.index(name), name) for name in settings.statistics)
         self._row_at: Any = np.empty(0, np.int64)
         self._statistic_at: Any = np.empty(0, np.int64)
+        self._names: list[str] = []
         self._column_at: Any = np.empty(0, np.int64)
         self._scalar_columns: dict[str, int] = {}
 
@@ -142,23 +138,25 @@ class Recording:
 
     def _lay_out(self) -> None:
         """Which figure of which row goes into which column."""
-        chosen = [self._sources.get(target.kind, self._default) for target in self.rows.targets]
-        firsts = self.store.add((target, names) for target, (_, names) in zip(self.rows.targets, chosen))
+        targets = self.rows.targets
+        chosen = [ENCODED.get(general(target.kind), self._default) for target in targets]
+        firsts = self.store.add((target, [name for _, name in each]) for target, each in zip(targets, chosen))
         places = [
             (row, statistic, first + offset)
-            for row, (first, (statistics, _)) in enumerate(zip(firsts, chosen))
-            for offset, statistic in enumerate(statistics)
+            for row, (first, each) in enumerate(zip(firsts, chosen))
+            for offset, (statistic, _) in enumerate(each)
         ]
+        self._names = [name for each in chosen for _, name in each]
         table = np.array(places, np.int64).reshape(-1, 3)
         self._row_at, self._statistic_at, self._column_at = table[:, 0], table[:, 1], table[:, 2]
 
     def _tags(self, frame: Frame, scalars: Mapping[str, float]) -> dict[str, float]:
         tags = dict(scalars)
-        for row, statistic in zip(self._row_at, self._statistic_at):
-            if frame.present[row]:
-                target = self.rows.targets[row]
-                name = self._sources[UPDATE][1][0 if statistic == NORM else 1] if target.kind == UPDATE else ""
-                tags[f"{target.label}/{name or STATISTICS[statistic]}"] = float(frame.figures[row, statistic])
+        numbers = frame.figures[self._row_at, self._statistic_at]
+        there = frame.present[self._row_at] & ~is_absent(numbers)
+        for place in np.flatnonzero(there).tolist():
+            label = self.rows.targets[self._row_at[place]].label
+            tags[f"{label}/{self._names[place]}"] = float(numbers[place])
         return tags
 
     def close(self) -> None:

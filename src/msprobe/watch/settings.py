@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional, Union
 
 from msprobe.config.errors import ConfigError, Problem, list_allowed, show_found, suggest
 from msprobe.config.read import read
-from msprobe.watch.targets import GRAD, KINDS, STATISTICS, WEIGHT
+from msprobe.config.schema import FORMATS
+from msprobe.watch.targets import GRAD, GRAD_LOCAL, HEALTH_KINDS, KINDS, QUANTISATION, STATISTICS, WEIGHT
 
 LOW_PRECISION = {
     "fp16": "float16",
@@ -42,6 +44,21 @@ class ReplaySettings:
 
 
 @dataclass(frozen=True)
+class LogitSettings:
+    """The target `attention_logits`: every n-th watched step has the exact maximum; 0: none has, only the bound."""
+
+    exact_every: int = 10
+
+
+@dataclass(frozen=True)
+class QuantisationSettings:
+    """The target `quantisation`: measured in every n-th watched step, for each format."""
+
+    formats: tuple[str, ...] = ("mxfp8",)
+    every: int = 10
+
+
+@dataclass(frozen=True)
 class WatchSettings:
     """All keys of the configuration, with defaults filled in. `ranks` None: all ranks. `dump` None: no dump."""
 
@@ -61,12 +78,18 @@ class WatchSettings:
     writers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     check_ranks: bool = False
     replay: Optional[ReplaySettings] = None
+    attention_logits: LogitSettings = LogitSettings()
+    quantisation: QuantisationSettings = QuantisationSettings()
 
     def wants(self, step: int) -> bool:
         number = step - self.start
         if number < 0 or number % self.every:
             return False
         return self.times is None or number // self.every < self.times
+
+    def wants_each(self, step: int, every: int) -> bool:
+        """Whether a watched step is one of every n-th; false if `every` is 0."""
+        return every > 0 and (step - self.start) // self.every % every == 0
 
 
 Config = Union[Mapping[str, Any], WatchSettings, str, "os.PathLike[str]", None]
@@ -100,10 +123,7 @@ class _Reading:
         self.problems: list[Problem] = []
 
     def settings(self) -> WatchSettings:
-        known = tuple(WatchSettings.__dataclass_fields__)
-        for key in self._given:
-            if key not in known:
-                self._wrong(str(key), "unknown key", list_allowed(known), suggest(str(key), known))
+        self._check_keys(tuple(WatchSettings.__dataclass_fields__))
         default = WatchSettings()
         low = self._choice("low_precision", tuple(LOW_PRECISION), None)
         statistics = self._words("statistics", STATISTICS, default.statistics)
@@ -115,7 +135,7 @@ class _Reading:
             statistics = (*statistics, "underflow", "saturation")
         return WatchSettings(
             dump_path=self._path(default.dump_path),
-            targets=self._words("targets", KINDS, default.targets),
+            targets=self._targets(default.targets),
             statistics=statistics,
             include=self._names("include", default.include),
             exclude=self._names("exclude", default.exclude),
@@ -130,6 +150,8 @@ class _Reading:
             writers=self._writers(),
             check_ranks=self._flag("check_ranks"),
             replay=self._replay(),
+            attention_logits=self._logits(),
+            quantisation=self._quantisation(),
         )
 
     def _wrong(self, path: str, what: str, expected: str, meant: str = "") -> None:
@@ -164,6 +186,17 @@ class _Reading:
             if word not in known:
                 self._wrong(key, show_found(word), list_allowed(known), suggest(str(word), known))
         return tuple(word for word in known if word in value)
+
+    def _targets(self, default: tuple[str, ...]) -> tuple[str, ...]:
+        if self._get("targets") == EVERYTHING:
+            return tuple(kind for kind in KINDS if kind not in HEALTH_KINDS)
+        chosen = self._words("targets", KINDS, default)
+        for key in ("attention_logits", QUANTISATION):
+            if key in self._given and key not in chosen:
+                self._wrong(key, "given, but targets does not contain it", f'add "{key}" to targets')
+        if QUANTISATION in chosen:  # its rule compares the noise with the gradient that the backward pass leaves
+            chosen = tuple(kind for kind in KINDS if kind in chosen or kind == GRAD_LOCAL)
+        return chosen
 
     def _names(self, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
         value = self._get(key)
@@ -241,23 +274,14 @@ class _Reading:
             return None
         if value is True:
             return DumpSettings()
-        if not isinstance(value, Mapping):
-            self._refuse("dump", "expected: true, false, or an object with steps, limit, task, level")
-            return None
-        below = _Reading(value)
-        known = tuple(DumpSettings.__dataclass_fields__)
-        for key in value:
-            if key not in known:
-                below._wrong(str(key), "unknown key", list_allowed(known), suggest(str(key), known))
-        default = DumpSettings()
-        settings = DumpSettings(
-            steps=below._whole("steps", 1, default.steps) or 1,
-            limit=below._whole("limit", 1, default.limit) or 1,
-            task=below._choice("task", DUMP_TASKS, default.task) or "",
-            level=below._choice("level", DUMP_LEVELS, default.level) or "",
-        )
-        self.problems += [Problem(f"dump.{p.path}", p.found, p.expected, p.nearest) for p in below.problems]
-        return settings
+        known, default = tuple(DumpSettings.__dataclass_fields__), DumpSettings()
+        with self._below("dump", known, "true, false, or an object with steps, limit, task, level") as below:
+            return DumpSettings(
+                steps=below._whole("steps", 1, default.steps) or 1,
+                limit=below._whole("limit", 1, default.limit) or 1,
+                task=below._choice("task", DUMP_TASKS, default.task) or "",
+                level=below._choice("level", DUMP_LEVELS, default.level) or "",
+            )
 
     def _replay(self) -> Optional[ReplaySettings]:
         value = self._get("replay")
@@ -265,16 +289,34 @@ class _Reading:
             return None
         if value is True:
             return ReplaySettings()
-        if not isinstance(value, Mapping):
-            self._refuse("replay", 'expected: true, false, or an object such as {"every": 500}')
-            return None
-        below = _Reading(value)
-        for key in value:
-            if key != "every":
-                below._wrong(str(key), "unknown key", list_allowed(("every",)), suggest(str(key), ("every",)))
-        settings = ReplaySettings(below._whole("every", 1, ReplaySettings.every) or 1)
-        self.problems += [Problem(f"replay.{p.path}", p.found, p.expected, p.nearest) for p in below.problems]
-        return settings
+        with self._below("replay", ("every",), 'true, false, or an object such as {"every": 500}') as below:
+            return ReplaySettings(below._whole("every", 1, ReplaySettings.every) or 1)
+
+    def _logits(self) -> LogitSettings:
+        with self._below("attention_logits", ("exact_every",), 'an object such as {"exact_every": 10}') as below:
+            return LogitSettings(below._whole("exact_every", 0, LogitSettings.exact_every) or 0)
+
+    def _quantisation(self) -> QuantisationSettings:
+        known, default = ("formats", "every"), QuantisationSettings()
+        with self._below(QUANTISATION, known, 'an object such as {"formats": ["mxfp8"], "every": 10}') as below:
+            formats = below._words("formats", FORMATS, default.formats)
+            return QuantisationSettings(formats, below._whole("every", 1, default.every) or 1)
+
+    @contextlib.contextmanager
+    def _below(self, name: str, known: tuple[str, ...], expected: str) -> Iterator[_Reading]:
+        """Reads the object that a key has; its problems get the name of the key."""
+        value = self._get(name)
+        if value is not None and not isinstance(value, Mapping):
+            self._refuse(name, f"expected: {expected}")
+        below = _Reading(value if isinstance(value, Mapping) else {})
+        below._check_keys(known)
+        yield below
+        self.problems += [Problem(f"{name}.{p.path}", p.found, p.expected, p.nearest) for p in below.problems]
+
+    def _check_keys(self, known: Sequence[str]) -> None:
+        for key in self._given:
+            if key not in known:
+                self._wrong(str(key), "unknown key", list_allowed(known), suggest(str(key), known))
 
     def _writers(self) -> Mapping[str, Mapping[str, Any]]:
         value = self._get("writers")

@@ -12,11 +12,12 @@ from msprobe.compare.measure.distance import ValueKey, value_key
 from msprobe.compare.operators import FILLING, RECEIVING, UNINITIALISED, VIEWS
 from msprobe.compare.reasons import Kind, Reason
 from msprobe.compare.rows import Row
+from msprobe.messages import Message
 
 _GATHER_BUFFER = "all_gather_copy_in"
 """The call of FSDP that returns the buffer for the next collective."""
 
-_DESTINATION = Reason(Kind.DESTINATION, "the call only writes this tensor")
+_DESTINATION = Reason(Kind.DESTINATION, Message("destination.written"))
 _BUFFER = Reason(Kind.RECEIVE_BUFFER)
 _UNWRITTEN = Reason(Kind.UNINITIALISED)
 

@@ -10,6 +10,7 @@ from typing import Protocol
 from msprobe.compare.measure.distance import number
 from msprobe.compare.reasons import NO_REASON, Kind, Reason
 from msprobe.compare.rows import ERROR, PASS, WARNING, Row
+from msprobe.messages import Message
 
 
 class Preset(Protocol):
@@ -27,8 +28,8 @@ def _relative_errors(row: Row) -> list[float]:
     return errors
 
 
-def _said(text: str) -> Reason:
-    return Reason(Kind.VALUES, text)
+def _said(id: str, **args: str) -> Reason:
+    return Reason(Kind.VALUES, Message(id, **args))
 
 
 class Generation83:
@@ -42,13 +43,13 @@ class Generation83:
             if found.special:
                 return ERROR, 0.0, NO_REASON
             if (low < 0.99 and large > 0.001) or low < 0.9 or large > 1:
-                return ERROR, 0.0, _said(f"cosine {low:.4g}, largest absolute error {large:.4g}")
+                return ERROR, 0.0, _said("values.cosine_and_error", cosine=f"{low:.4g}", error=f"{large:.4g}")
             return PASS, 0.0, NO_REASON
         errors = _relative_errors(row)
         if not errors:
             return ERROR, 0.0, NO_REASON
         if max(errors) > 0.5 or row.distance == math.inf:
-            return WARNING, 0.5, _said(f"relative error {max(errors):.3g} is over 0.5")
+            return WARNING, 0.5, _said("values.relative_error", error=f"{max(errors):.3g}", limit="0.5")
         return PASS, 0.5, NO_REASON
 
 
@@ -59,17 +60,18 @@ class Generation26:
         found = row.measured
         if found is not None:
             if found.special or found.one_thousandth < 0.6:
-                share = f"{found.one_thousandth:.1%} of the elements are within 0.001"
-                return ERROR, 0.0, NO_REASON if found.special else _said(share)
+                within = _said("values.within_thousandth", share=f"{found.one_thousandth:.1%}")
+                return ERROR, 0.0, NO_REASON if found.special else within
             if found.cosine < 0.99:
-                return WARNING, 0.0, _said("cosine below 0.99")
+                return WARNING, 0.0, _said("values.cosine")
             return PASS, 0.0, NO_REASON
         errors = _relative_errors(row)
         worst = max(errors, default=math.inf)
         if worst > 0.5:
-            return ERROR, 0.5, _said(f"relative error {worst:.3g} is over 0.5") if errors else NO_REASON
+            over = _said("values.relative_error", error=f"{worst:.3g}", limit="0.5")
+            return ERROR, 0.5, over if errors else NO_REASON
         if worst > 0.1:
-            return WARNING, 0.1, _said(f"relative error {worst:.3g} is over 0.1")
+            return WARNING, 0.1, _said("values.relative_error", error=f"{worst:.3g}", limit="0.1")
         return PASS, 0.1, NO_REASON
 
 

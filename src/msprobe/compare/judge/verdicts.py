@@ -34,6 +34,7 @@ from msprobe.compare.operators import UPDATE
 from msprobe.compare.phases import Phase, phases_of
 from msprobe.compare.reasons import Kind, Reason
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, PASSED, WARNING, Group, Judgement, Row, is_tensor
+from msprobe.messages import Message
 
 WARNING_BAND = 4.0
 """A difference of up to this many tolerances is a warning; a larger one is an error."""
@@ -43,9 +44,9 @@ normalisation)."""
 MOST_OF_A_WEIGHT = 0.03
 """The widest limit of a weight, for any noise."""
 
-_NOISE_ONLY = Reason(Kind.ROUNDING, "its gradient is rounding noise that the optimizer may have amplified")
-_SCALED_UP = Reason(Kind.ROUNDING, "within a step of the optimizer, which scales the noise of small gradients up")
-_RECOMPUTED = Judgement(NOT_COMPARED, 0.0, Reason(Kind.RECOMPUTED, "the other run did not recompute this call"))
+_NOISE_ONLY = Reason(Kind.ROUNDING, Message("rounding.noise"))
+_SCALED_UP = Reason(Kind.ROUNDING, Message("rounding.scaled"))
+_RECOMPUTED = Judgement(NOT_COMPARED, 0.0, Reason(Kind.RECOMPUTED, Message("recomputed.once")))
 _NOT_MEASURED = Judgement()
 
 
@@ -328,10 +329,12 @@ class Judge:
             pair = float_dtypes(row)
             fine = max(distance.epsilon(target), distance.epsilon(golden)) <= distance.EPSILON["float32"]
             if pair is not None and pair[0] != pair[1] and pair not in self.run_wide and not fine:
-                return Judgement(WARNING, judgement.tolerance, Reason(Kind.DTYPE, f"{pair[0]}, not {pair[1]}"))
+                why = Message("not", target=pair[0], golden=pair[1])
+                return Judgement(WARNING, judgement.tolerance, Reason(Kind.DTYPE, why))
         ours, theirs = target.get("requires_grad"), golden.get("requires_grad")
         if ours != theirs and ours is not None and theirs is not None and not self._recomputed:
-            return Judgement(WARNING, judgement.tolerance, Reason(Kind.GRADIENT, f"{ours}, not {theirs}"))
+            why = Message("not", target=str(ours), golden=str(theirs))
+            return Judgement(WARNING, judgement.tolerance, Reason(Kind.GRADIENT, why))
         return judgement
 
     def _remember_gradient(self, key: str, rows: Sequence[Row]) -> None:

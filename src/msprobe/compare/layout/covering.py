@@ -17,22 +17,21 @@ from msprobe.compare.phases import Phase, phases_of
 from msprobe.compare.reasons import Kind, Reason
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Group, Judgement, Row, is_tensor
 from msprobe.dump.collectives import is_collective
+from msprobe.messages import Message
 
-ADDED_UP = Reason(Kind.KIND, "a sum over ranks can only be put together from saved tensors")
-_AFTER_SUM = Reason(Kind.COVERED, f"{ADDED_UP.detail}; what was compared after it agrees")
-_AFTER = Reason(Kind.COVERED, "only one parallel layout makes this call; later values agree")
-_NORMS = Reason(Kind.COVERED, "the ranks add their norms up in a different way; what the optimizer works on agrees")
-_OTHER_NORMS = Reason(
-    Kind.KIND, "the ranks add their norms up in a different way, and what the optimizer works on was not compared"
-)
-_PACKED = Reason(Kind.COVERED, "the runs pack the same numbers in a different order for other collectives")
-_OWN_PART = Reason(Kind.COVERED, "each rank has its own part of the work; the results of the call agree")
+_SUM = Message("layout.sum")
+ADDED_UP = Reason(Kind.KIND, _SUM)
+_AFTER_SUM = Reason(Kind.COVERED, Message("also", parts=[_SUM, Message("layout.later_agrees")]))
+_AFTER = Reason(Kind.COVERED, Message("layout.one_layout"))
+_NORMS = Reason(Kind.COVERED, Message("layout.norms"))
+_OTHER_NORMS = Reason(Kind.KIND, Message("layout.norms_unseen"))
+_PACKED = Reason(Kind.COVERED, Message("layout.packed"))
+_OWN = Message("layout.own_part")
+_OWN_PART = Reason(Kind.COVERED, Message("also", parts=[_OWN, Message("layout.results_agree")]))
 _SCALES = frozenset(("div", "div_", "mul", "mul_", "true_divide", "true_divide_", "__truediv__", "__mul__"))
 SURE = 0.6
 """With less confidence, calls are matched by their place alone."""
-_LAST_PART = Reason(
-    Kind.COVERED, "the record has the gradient of the last microbatch only; the calls' gradients were compared"
-)
+_LAST_PART = Reason(Kind.COVERED, Message("layout.last_microbatch"))
 
 
 def cover(groups: Sequence[Group], microbatches: int) -> dict[int, Judgement]:
@@ -144,9 +143,9 @@ def _cover_inside(groups: Sequence[Group], found: dict[int, Judgement]) -> None:
         module = effects.agreeing_module(match.target) if match.target is not None else None
         if module is not None:
             for row in bad:
-                what = ADDED_UP.detail if row.why is ADDED_UP else "each rank has its own part of the work"
-                why = Reason(Kind.COVERED, f"{what}; the results of {module} agree")
-                found[id(row)] = Judgement(NOT_COMPARED, 0.0, why)
+                what = _SUM if row.why is ADDED_UP else _OWN
+                why = Message("also", parts=[what, Message("agrees.results_of", call=module)])
+                found[id(row)] = Judgement(NOT_COMPARED, 0.0, Reason(Kind.COVERED, why))
 
 
 def cover_inputs(groups: Sequence[Group], found: dict[int, Judgement], microbatches: int = 1) -> None:

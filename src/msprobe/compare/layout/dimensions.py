@@ -11,6 +11,7 @@ from typing import Optional
 from msprobe.compare.sources import Source
 from msprobe.dump.parallel import Parallel
 from msprobe.dump.reader import RankDump
+from msprobe.messages import Message
 
 MICROBATCH = "microbatch"
 ALL_RANKS = "ranks"
@@ -151,15 +152,14 @@ def _guesses(ranks: Sequence[int]) -> Iterable[Grid]:
         yield Grid(_distinct(["", "", ""], (count // 4, 2, 2)), (count // 4, 2, 2), three)
 
 
-def ranks_text(ranks: Iterable[int]) -> str:
+def ranks_text(ranks: Iterable[int]) -> Message:
     """`ranks 0-3, 6`."""
     listed = sorted(ranks)
-    if len(listed) == 1:
-        return f"rank {listed[0]}"
     runs: list[list[int]] = []
     for rank in listed:
         if runs and rank == runs[-1][-1] + 1:
             runs[-1].append(rank)
         else:
             runs.append([rank])
-    return "ranks " + ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+    text = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+    return Message("ranks", number=len(listed), listed=text)

@@ -13,10 +13,11 @@ from msprobe.compare.layout.shards import local_shape
 from msprobe.compare.reasons import Kind, Reason
 from msprobe.compare.rows import ERROR, NOT_COMPARED, WARNING, Group, Judgement
 from msprobe.dump.names import MODULE_PREFIXES
+from msprobe.messages import Message
 
 _MODULES = tuple(f"{prefix}." for prefix in MODULE_PREFIXES)
 _LISTED = 4
-_OWN_TOKENS = Reason(Kind.COVERED, "each rank has its own tokens and experts; experts and results are compared")
+_OWN_TOKENS = Reason(Kind.COVERED, Message("layout.own_tokens"))
 
 
 def cover_dispatch(groups: Sequence[Group], found: dict[int, Judgement]) -> None:
@@ -31,7 +32,7 @@ def cover_dispatch(groups: Sequence[Group], found: dict[int, Judgement]) -> None
                     found[id(row)] = Judgement(NOT_COMPARED, 0.0, _OWN_TOKENS)
 
 
-def tokens_note(groups: Sequence[Group]) -> list[str]:
+def tokens_note(groups: Sequence[Group]) -> list[Message]:
     """Which experts got a different number of tokens than in the golden run: the first size of their input."""
     found = []
     for match, rows in groups:
@@ -43,9 +44,11 @@ def tokens_note(groups: Sequence[Group]) -> list[str]:
             continue
         shapes = [local_shape(side.first) for side in (case.target, case.golden)]
         if all(shapes) and shapes[0][0] != shapes[1][0] and shapes[0][1:] == shapes[1][1:]:
-            found.append(f"{module_path(match.call.key)} got {shapes[0][0]}, not {shapes[1][0]}")
-    more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
-    return [f"tokens per expert differ: {'; '.join(found[:_LISTED])}{more}"] if found else []
+            tokens = {"target": shapes[0][0], "golden": shapes[1][0]}
+            found.append(Message("note.got", module=module_path(match.call.key), **tokens))
+    if len(found) > _LISTED:
+        return [Message("note.more_tokens", experts=found[:_LISTED], more=len(found) - _LISTED)]
+    return [Message("note.tokens", experts=found)] if found else []
 
 
 def _modules(groups: Sequence[Group]) -> tuple[set[str], set[str]]:

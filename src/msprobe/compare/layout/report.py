@@ -9,8 +9,9 @@ from msprobe.compare.layout.case import Case
 from msprobe.compare.layout.dimensions import Grid, ranks_text
 from msprobe.compare.layout.dispatch import tokens_note
 from msprobe.compare.layout.unit import JoinedUnit, JoinTask
+from msprobe.compare.reasons import SIDES
 from msprobe.compare.sources import Source
-from msprobe.dump.plural import count, were
+from msprobe.messages import Message
 
 Stacks = tuple[dict[str, list[str]], dict[str, list[str]]]
 
@@ -35,57 +36,60 @@ def joined_label(first: Source) -> str:
     return first.label.rpartition("/")[0] or first.label
 
 
-def joined_notes(unit: JoinedUnit) -> list[str]:
+def joined_notes(unit: JoinedUnit) -> list[Message]:
     cases = [row.joined for _, rows in unit.groups for row in rows if row.joined is not None]
     notes = []
     for side, grid, stages in (
         ("target", unit.grids.target, unit.stages.target),
-        ("golden run", unit.grids.golden, unit.stages.golden),
+        ("golden", unit.grids.golden, unit.stages.golden),
     ):
         if len(grid.places) > 1 or unit.microbatches.target > 1:
-            text = _arrangement(grid, stages)
-            if text:
-                notes.append(f"layout of the {side}: {text}{_confidence(cases, grid)}")
-    for side, parts in (("target", unit.microbatches.target), ("golden run", unit.microbatches.golden)):
-        if parts > 1:
-            notes.append(f"the {side} takes the batch in {parts} microbatches")
+            parts = _arrangement(grid, stages)
+            if parts:
+                notes.append(_layout_note(SIDES[side], parts, cases, grid))
+    for side, number in (("target", unit.microbatches.target), ("golden", unit.microbatches.golden)):
+        if number > 1:
+            notes.append(Message("note.microbatches", side=SIDES[side], number=number))
     return [*tokens_note(unit.groups), *notes, *_by_statistics(cases)]
 
 
-def _arrangement(grid: Grid, stages: Sequence[Sequence[int]]) -> str:
+def _arrangement(grid: Grid, stages: Sequence[Sequence[int]]) -> list[Message]:
     said = []
     if len(stages) > 1:
-        said.append("pipeline of " + ", ".join(ranks_text(stage) for stage in stages))
+        said.append(Message("note.pipeline", stages=[ranks_text(stage) for stage in stages]))
     part = grid.of_ranks(stages[0]) if stages else grid
     for axis, name in enumerate(part.names if part is not None else ()):
         groups = part.groups(axis)  # type: ignore[union-attr]
-        more = f" and {len(groups) - 1} more" if len(groups) > 1 else ""
-        said.append(f"{name} = {ranks_text(groups[0])}{more}")
-    return "; ".join(said)
+        first, more = ranks_text(groups[0]), len(groups) - 1
+        said.append(
+            Message("note.dimension_more", name=name, ranks=first, more=more)
+            if more
+            else Message("note.dimension", name=name, ranks=first)
+        )
+    return said
 
 
-def _confidence(cases: Sequence[Case], grid: Grid) -> str:
+def _layout_note(side: Message, parts: Sequence[Message], cases: Sequence[Case], grid: Grid) -> Message:
+    """Says what was found, and with which confidence."""
     recorded = sum(case.recorded for case in cases)
     explained = sum(case.explained for case in cases)
-    how = (
-        "as recorded"
-        if recorded
-        else "the mesh as recorded or given, the rest from the values"
-        if grid.known
-        else "found from the values"
-    )
-    return f"; {how}; {explained} of {len(cases)} rows agree"
+    how = Message("note.mesh_recorded" if grid.known else "note.from_values")
+    if recorded:
+        how = Message("note.as_recorded")
+    return Message("note.layout", side=side, parts=parts, how=how, explained=explained, all=len(cases))
 
 
-def _by_statistics(cases: Sequence[Case]) -> list[str]:
+def _by_statistics(cases: Sequence[Case]) -> list[Message]:
     counted = Counter(
         case.saved for case in cases if any(size > 1 for size in (*case.target.sizes, *case.golden.sizes))
     )
     if not counted[False]:
         return []
     rows = counted[False]
-    text = f"{count(rows, 'row')} {were(rows)} compared by statistics that were merged from the ranks"
-    return [f"{text}; sums over ranks cannot be merged this way" if any(_is_sum(case) for case in cases) else text]
+    text = Message("note.merged", number=rows)
+    if any(_is_sum(case) for case in cases):
+        text = Message("also", parts=[text, Message("note.sums_unmerged")])
+    return [text]
 
 
 def _is_sum(case: Case) -> bool:

@@ -21,6 +21,7 @@ from msprobe.compare.rows import Item, is_tensor
 from msprobe.compare.sources import Source
 from msprobe.dump.errors import DumpError
 from msprobe.dump.tensor_files import codec
+from msprobe.messages import Message
 
 _LARGEST = 1 << 48
 
@@ -130,32 +131,33 @@ def local_shape(item: dict[str, Any]) -> list[int]:
     return local if isinstance(local, list) else item["shape"]
 
 
-def _damage(item: Item) -> str:
+def _damage(item: Item) -> Optional[Message]:
     """What cannot be used to put shards together: a shape that is not one, a statistic that is not a number."""
     shape = local_shape(item) if item is not None else None
     if not isinstance(shape, list) or not all(type(size) is int and 0 <= size < _LARGEST for size in shape):
-        return f"its shape is {str(shape)[:40]}"
-    return damaged_statistic(item) if item is not None else ""
+        return Message("damaged.shape", shape=str(shape)[:40])
+    return damaged_statistic(item) if item is not None else None
 
 
 def arrange(held: Sequence[Held], items: Sequence[Item], grid: Grid) -> Union[Shards, Reason]:
     """Returns the reason if some rank has no such tensor and the others are not a part of the mesh."""
     kept = [(one, item) for one, item in zip(held, items) if item is not None and is_tensor(item)]
     if not kept:
-        return Reason(Kind.UNMATCHED, "no rank has such an item")
+        return Reason(Kind.UNMATCHED, Message("absent.no_rank"))
     for one, item in kept:
         damage = _damage(item)
         if damage:
-            return Reason(Kind.UNREADABLE, f"the item of rank {one.rank} is damaged: {damage}")
+            return Reason(Kind.UNREADABLE, Message("damaged.of_rank", rank=one.rank, damage=damage))
     if len({len(local_shape(item)) for _, item in kept if item is not None}) > 1:
-        return Reason(Kind.SHAPE, "the ranks have different numbers of dimensions")
+        return Reason(Kind.SHAPE, Message("shape.dimensions"))
     ranks = sorted({one.rank for one, _ in kept})
     counts = {rank: sum(one.rank == rank for one, _ in kept) for rank in ranks}
     lacking = sorted({one.rank for one in held} - set(ranks))
     part = grid.of_ranks(ranks)
     if part is None or len(set(counts.values())) != 1:
         short = lacking or [rank for rank in ranks if counts[rank] < max(counts.values())]
-        return Reason(Kind.UNMATCHED, f"{ranks_text(short or ranks)} have no such item" if short else "odd ranks")
+        why = Message("absent.ranks", ranks=ranks_text(short)) if short else Message("absent.odd_ranks")
+        return Reason(Kind.UNMATCHED, why)
     parts = counts[ranks[0]]
     shape = (*part.sizes, parts) if parts > 1 else part.sizes
     cells: Array = np.zeros(shape, dtype=np.int64)
@@ -175,8 +177,9 @@ def load(shards: Shards) -> Union[Array, Reason]:
     try:
         arrays = shards.arrays()
     except DumpError as error:
-        return Reason(Kind.UNREADABLE, str(error))
+        return Reason(Kind.UNREADABLE, Message("error", text=str(error)))
     for array, shape in zip(arrays.flat, shards.shapes().flat):
         if array.shape != shape:
-            return Reason(Kind.UNREADABLE, f"a file has the shape {list(array.shape)}, its record {list(shape)}")
+            why = Message("damaged.file_shape", file=str(list(array.shape)), record=str(list(shape)))
+            return Reason(Kind.UNREADABLE, why)
     return arrays

@@ -35,6 +35,7 @@ from msprobe.compare.reasons import NO_REASON, UNSPLIT, Kind, Reason
 from msprobe.compare.rows import UNMEASURED, Group, Item, Measurement, Row, is_tensor, slots_of
 from msprobe.compare.sources import Pair, Source
 from msprobe.dump.collectives import is_collective
+from msprobe.messages import Message
 
 SAMPLE = 40
 
@@ -256,7 +257,7 @@ def _measure(case: Case) -> Measurement:
     row, layout = case.row, case.layout
     if layout is None:
         ours, theirs = (one.shapes().flat[0] for one in (case.target, case.golden))
-        text = f"shards {list(ours)} and {list(theirs)} do not fit together; give the layout in --layout FILE"
+        text = Message("shape.shards", target=str(list(ours)), golden=str(list(theirs)))
         return Measurement(None, Reason(Kind.SHAPE, text))
     if case.saved:
         return _measure_arrays(case, row, layout)

@@ -8,6 +8,7 @@ from typing import Any, Optional
 from msprobe.compare.measure.distance import count, number, of_statistics
 from msprobe.compare.reasons import Kind, Reason
 from msprobe.compare.rows import EQUAL, Measurement
+from msprobe.messages import Message
 
 
 def of_broadcast(target: dict[str, Any], golden: dict[str, Any]) -> Optional[Measurement]:
@@ -25,10 +26,11 @@ def of_broadcast(target: dict[str, Any], golden: dict[str, Any]) -> Optional[Mea
     found = of_statistics(wide, large) if small is target else of_statistics(large, wide)
     if found.distance is None:
         return None
-    shapes = f"the shapes are {target['shape']} and {golden['shape']}"
     if found.distance < 1e-6:
         return EQUAL
-    return Measurement(found.distance, Reason(Kind.VALUES, f"{found.reason} ({shapes})"), found.average)
+    shapes = {"target": str(target["shape"]), "golden": str(golden["shape"])}
+    why = Message("values.of_shapes", why=found.reason.message, **shapes)
+    return Measurement(found.distance, Reason(Kind.VALUES, why), found.average)
 
 
 def broadcasts(small: list[int], large: list[int]) -> bool:

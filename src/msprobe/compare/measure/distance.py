@@ -13,8 +13,9 @@ import functools
 import math
 from typing import Any, Optional
 
-from msprobe.compare.reasons import NO_REASON, Kind, Reason
+from msprobe.compare.reasons import NO_REASON, SIDES, Kind, Reason
 from msprobe.compare.rows import EQUAL, Measurement
+from msprobe.messages import Message
 from msprobe.stats import dtypes
 
 STATISTICS = ("Max", "Min", "Mean", "Norm")
@@ -200,22 +201,31 @@ def of_statistics(target: dict[str, Any], golden: dict[str, Any]) -> Measurement
         return found
     values = [(number(target.get(key)), number(golden.get(key))) for key in STATISTICS]
     known = [(t, g) for t, g in values if t is not None and g is not None]
-    damaged = damaged_statistic(target, golden) if len(known) < len(values) else ""
+    damaged = damaged_statistic(target, golden) if len(known) < len(values) else None
     if damaged:
         return Measurement(None, Reason(Kind.UNREADABLE, damaged))
     if not known:
-        return Measurement(None, Reason(Kind.KIND, "no statistics were recorded"))
+        return Measurement(None, Reason(Kind.KIND, Message("kind.no_statistics")))
     nans = [(t != t, g != g) for t, g in known]
     if any(t and not g for t, g in nans):
-        return Measurement(math.inf, Reason(Kind.VALUES, "NaN in the target only"), math.inf)
+        return Measurement(math.inf, Reason(Kind.VALUES, Message("values.nan", side=SIDES["target"])), math.inf)
     if any(g and not t for t, g in nans):
-        return Measurement(math.inf, Reason(Kind.VALUES, "NaN in the golden run only"), math.inf)
+        return Measurement(math.inf, Reason(Kind.VALUES, Message("values.nan", side=SIDES["golden"])), math.inf)
     if all(t and g for t, g in nans):
-        return Measurement(None, Reason(Kind.HIDDEN, "NaN on both sides hides the values"))
+        return Measurement(None, Reason(Kind.HIDDEN, Message("hidden.nan")))
     return _largest(values, target, golden)
 
 
-_DIFFERS = tuple(Reason(Kind.VALUES, f"{name} differs") for name in ("maximum", "minimum", "mean", "norm"))
+_NAMES = ("maximum", "minimum", "mean", "norm")
+_DIFFERS = tuple(
+    Reason(Kind.VALUES, Message(id)) for id in ("values.maximum", "values.minimum", "values.mean", "values.norm")
+)
+_INFINITE = (
+    "values.infinite.maximum",
+    "values.infinite.minimum",
+    "values.infinite.mean",
+    "values.infinite.norm",
+)
 
 
 def _of_usual(target: dict[str, Any], golden: dict[str, Any]) -> Optional[Measurement]:
@@ -247,29 +257,30 @@ def _of_usual(target: dict[str, Any], golden: dict[str, Any]) -> Optional[Measur
     return Measurement(worst, _DIFFERS[place], average) if worst else None
 
 
-def damaged_statistic(*items: dict[str, Any]) -> str:
-    """Text about a recorded statistic that is not a number. A statistic that was not recorded is not damage."""
+def damaged_statistic(*items: dict[str, Any]) -> Optional[Message]:
+    """Says which recorded statistic is not a number. A statistic that was not recorded is not damage."""
     for item in items:
         for key in STATISTICS:
             value = item.get(key)
             if value is not None and number(value) is None:
-                text = f"of {value.bit_length()} bits" if isinstance(value, int) else repr(value)[:40]
-                return f"{key} is {text}, not a number that a tensor can have"
-    return ""
+                bits = value.bit_length() if isinstance(value, int) else 0
+                text = Message("damaged.bits", bits=bits) if bits else repr(value)[:40]
+                return Message("damaged.statistic", name=key, value=text)
+    return None
 
 
 def _largest(
     values: list[tuple[Optional[float], Optional[float]]], target: dict[str, Any], golden: dict[str, Any]
 ) -> Measurement:
-    worst, average, reason = 0.0, 0.0, ""
+    worst, average, worst_place = 0.0, 0.0, 0
     size = max(scale(target), scale(golden))
     masked = _is_masked(target) or _is_masked(golden)
-    for name, (t, g) in zip(("maximum", "minimum", "mean", "norm"), values):
+    for place, (name, (t, g)) in enumerate(zip(_NAMES, values)):
         if t is None or g is None or t == g or (t != t and g != g):
             continue
         if math.isinf(t) or math.isinf(g):
-            side = "target" if math.isinf(t) else "golden run"
-            return Measurement(math.inf, Reason(Kind.VALUES, f"infinite {name} in the {side} only"), math.inf)
+            why = Message(_INFINITE[place], side=SIDES["target" if math.isinf(t) else "golden"])
+            return Measurement(math.inf, Reason(Kind.VALUES, why), math.inf)
         own = max(abs(t), abs(g))
         if name != "norm" and not masked:
             own = max(own, size)
@@ -277,23 +288,23 @@ def _largest(
         if name in ("mean", "norm"):
             average = max(average, away)
         if away > worst:
-            worst, reason = away, name
+            worst, worst_place = away, place
     if not worst:
         return _same_as_floats(values, target, golden)
-    return Measurement(worst, Reason(Kind.VALUES, f"{reason} differs"), average)
+    return Measurement(worst, _DIFFERS[worst_place], average)
 
 
 def _same_as_floats(
     values: list[tuple[Optional[float], Optional[float]]], target: dict[str, Any], golden: dict[str, Any]
 ) -> Measurement:
     """Integers beyond 2**53 may differ although their floats agree; an infinite norm may hide other elements."""
-    for key in ("Max", "Min"):
+    for key, reason in zip(("Max", "Min"), _DIFFERS):
         t, g = target.get(key), golden.get(key)
         if isinstance(t, int) and isinstance(g, int) and t != g:
             away = abs(t - g) / max(abs(t), abs(g))
-            return Measurement(away, Reason(Kind.VALUES, f"{'maximum' if key == 'Max' else 'minimum'} differs"), away)
+            return Measurement(away, reason, away)
     if values[3][1] == math.inf and count(golden) > 1 and not (_is_filled(target) and _is_filled(golden)):
-        return Measurement(None, Reason(Kind.HIDDEN, "infinities on both sides hide the other values"))
+        return Measurement(None, Reason(Kind.HIDDEN, Message("hidden.infinity")))
     return EQUAL
 
 
@@ -317,7 +328,8 @@ def of_values(target: dict[str, Any], golden: dict[str, Any]) -> tuple[Optional[
     if "value" not in target and "value" not in golden:
         if target.get("type") == golden.get("type"):
             return 0.0, NO_REASON
-        return None, Reason(Kind.KIND, f"the types differ: {target.get('type')} and {golden.get('type')}")
+        types = {"target": str(target.get("type")), "golden": str(golden.get("type"))}
+        return None, Reason(Kind.KIND, Message("kind.types", **types))
     ours, theirs = target.get("value"), golden.get("value")
     if ours == theirs or str(ours) == str(theirs):
         return 0.0, NO_REASON
@@ -325,5 +337,6 @@ def of_values(target: dict[str, Any], golden: dict[str, Any]) -> tuple[Optional[
         if (ours != ours and theirs != theirs) or _is_lowest(ours, theirs):
             return 0.0, NO_REASON
         distance = abs(ours - theirs) / max(abs(ours), abs(theirs), 1e-300)
-        return (distance if distance == distance else math.inf), Reason(Kind.ARGUMENT, f"{ours}, not {theirs}")
-    return math.inf, Reason(Kind.ARGUMENT, f"{ours!r}, not {theirs!r}")
+        why = Message("not", target=str(ours), golden=str(theirs))
+        return (distance if distance == distance else math.inf), Reason(Kind.ARGUMENT, why)
+    return math.inf, Reason(Kind.ARGUMENT, Message("not", target=repr(ours), golden=repr(theirs)))

@@ -12,14 +12,26 @@ from msprobe.compare.calls import FORWARD, Call, Match
 from msprobe.compare.measure import distance
 from msprobe.compare.measure.broadcast import broadcasts, of_broadcast
 from msprobe.compare.measure.tensors import NotComparable, TensorMetrics, compare_files
-from msprobe.compare.reasons import NO_REASON, OTHER_BYTES, Kind, Reason
+from msprobe.compare.reasons import NO_REASON, OTHER_BYTES, SIDES, Kind, Reason
 from msprobe.compare.rows import EQUAL, Measurement, Row, is_tensor
 from msprobe.compare.sources import Source
 from msprobe.dump.errors import DumpError
+from msprobe.messages import Message
 
 Files = tuple[Path, Path]
 SAME_STATISTICS = 1e-12
 """Statistics that agree this well come from the same numbers: any rounding would show."""
+
+
+_ABSENT = {
+    (side, alone): Reason(Kind.UNMATCHED, Message("absent.call" if alone else "absent.item", side=name))
+    for side, name in SIDES.items()
+    for alone in (True, False)
+}
+_NULL = {
+    side: Reason(Kind.NULL, Message("absent.null", empty=name, full=SIDES["golden" if side == "target" else "target"]))
+    for side, name in SIDES.items()
+}
 
 
 def from_records(row: Row) -> Measurement:
@@ -27,7 +39,8 @@ def from_records(row: Row) -> Measurement:
     try:
         return _from_records(row)
     except (TypeError, ValueError, AttributeError, KeyError, OverflowError) as error:
-        return Measurement(None, Reason(Kind.UNREADABLE, f"the item is damaged ({type(error).__name__}: {error})"))
+        why = Message("damaged.item", error=f"{type(error).__name__}: {error}")
+        return Measurement(None, Reason(Kind.UNREADABLE, why))
 
 
 def _from_records(row: Row) -> Measurement:
@@ -36,30 +49,28 @@ def _from_records(row: Row) -> Measurement:
     if target is not None and target == golden and not side and _is_known(target):
         return EQUAL
     if side:
-        what = "call" if row.match.how == "unmatched" else "item"
-        text = f"the {'golden run' if side == 'golden' else side} has no such {what}"
-        return Measurement(None, Reason(Kind.UNMATCHED, text))
+        return Measurement(None, _ABSENT[side, row.match.how == "unmatched"])
     if target is None or golden is None:
-        empty, full = ("target", "golden run") if target is None else ("golden run", "target")
-        return Measurement(math.inf, Reason(Kind.NULL, f"in the {empty}, a value in the {full}"))
+        return Measurement(math.inf, _NULL["golden" if golden is None else "target"])
     tensors = is_tensor(target), is_tensor(golden)
     if not any(tensors):
         away, reason = distance.of_values(target, golden)
         return EQUAL if away == 0.0 else Measurement(away, reason, away or 0.0)
     if not all(tensors):
-        return Measurement(None, Reason(Kind.KIND, "a tensor on one side, a plain value on the other"))
+        return Measurement(None, Reason(Kind.KIND, Message("kind.plain")))
     unreadable = target.get("unreadable") or golden.get("unreadable")
     if unreadable:
-        return Measurement(None, Reason(Kind.UNREADABLE, str(unreadable)))
+        return Measurement(None, Reason(Kind.UNREADABLE, Message("error", text=str(unreadable))))
     unlike = target["dtype"] != golden["dtype"] and row.is_input
     if unlike and (_is_other_mask(target, golden) or _is_other_mask(golden, target)):
-        return Measurement(None, Reason(Kind.HIDDEN, "booleans on one side, numbers on the other"))
+        return Measurement(None, Reason(Kind.HIDDEN, Message("hidden.mask")))
     if target["shape"] != golden["shape"]:
         if row.is_input:
             spread = of_broadcast(target, golden)
             if spread is not None and (not spread.distance or _gives_alike(row.match)):
                 return spread
-        return Measurement(None, Reason(Kind.SHAPE, f"{target['shape']} and {golden['shape']}"))
+        shapes = Message("and", target=str(target["shape"]), golden=str(golden["shape"]))
+        return Measurement(None, Reason(Kind.SHAPE, shapes))
     return _of_tensors(target, golden)
 
 
@@ -104,18 +115,19 @@ def _of_tensors(target: dict[str, Any], golden: dict[str, Any]) -> Measurement:
             return EQUAL
         if distance.dtype_name(target) == distance.dtype_name(golden):
             if golden.get("Max") is None:
-                return Measurement(math.inf, Reason(Kind.VALUES, "the checksums differ"), math.inf)
+                return Measurement(math.inf, Reason(Kind.VALUES, Message("bytes.differ")), math.inf)
             return _of_other_bytes(target, golden)
     return distance.of_statistics(target, golden)
 
 
-def _other_places(target: dict[str, Any], golden: dict[str, Any]) -> str:
+def _other_places(target: dict[str, Any], golden: dict[str, Any]) -> Message:
     """Sparse tensors with other indices, nested ones with other sizes."""
     ours, theirs = target.get("places") or {}, golden.get("places") or {}
     if not ours or not theirs:
-        return f"the layouts are {target.get('layout', 'dense')} and {golden.get('layout', 'dense')}"
+        layouts = {"target": str(target.get("layout", "dense")), "golden": str(golden.get("layout", "dense"))}
+        return Message("values.layouts", **layouts)
     name = next(key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key))
-    return f"the values are at other places: the {name.replace('_', ' ')} differ"
+    return Message("values.places", name=name.replace("_", " "))
 
 
 def _of_other_bytes(target: dict[str, Any], golden: dict[str, Any]) -> Measurement:
@@ -127,8 +139,7 @@ def _of_other_bytes(target: dict[str, Any], golden: dict[str, Any]) -> Measureme
         return EQUAL
     finite = all(math.isfinite(v) for v in map(distance.number, map(golden.get, distance.STATISTICS)) if v is not None)
     if not distance.epsilon(golden) or not finite or found.distance is None:
-        text = "the checksums differ, the statistics do not: a different order of the elements, or other elements"
-        return Measurement(math.inf, Reason(Kind.VALUES, text), math.inf)
+        return Measurement(math.inf, Reason(Kind.VALUES, Message("bytes.other_elements")), math.inf)
     return Measurement(0.5 * distance.epsilon(golden), OTHER_BYTES)
 
 
@@ -152,7 +163,7 @@ def files_of(row: Row, target: Source, golden: Source) -> Union[Files, Reason, N
     try:
         return target.tensor_path(ours), golden.tensor_path(theirs)
     except DumpError as error:
-        return Reason(Kind.UNREADABLE, str(error))
+        return Reason(Kind.UNREADABLE, Message("error", text=str(error)))
 
 
 Measured = tuple[Optional[TensorMetrics], Reason]
@@ -172,8 +183,8 @@ def from_files(measured: Measured) -> Measurement:
     if metrics is None:
         return Measurement(None, reason)
     if metrics.special:
-        text = f"{metrics.special} NaN or infinite elements differ, the first at index {metrics.first_special}"
+        text = Message("values.special", special=metrics.special, index=metrics.first_special)
         return Measurement(metrics.distance, Reason(Kind.VALUES, text), math.inf, metrics)
     if metrics.different:
-        reason = Reason(Kind.VALUES, f"{metrics.different} of {metrics.elements} elements differ")
+        reason = Reason(Kind.VALUES, Message("values.elements", different=metrics.different, elements=metrics.elements))
     return Measurement(metrics.distance, reason, metrics.norm_change, metrics)

@@ -17,6 +17,7 @@ import numpy as np
 from msprobe.compare.reasons import Kind, Reason
 from msprobe.dump.errors import DumpError
 from msprobe.dump.tensor_files import codec as files
+from msprobe.messages import Message
 
 Kernel = Callable[[Any, Any, str, float, float], "tuple[float, ...]"]
 _native: Optional[Kernel]
@@ -74,7 +75,7 @@ def compare_files(target: Path, golden: Path) -> TensorMetrics:
             arrays.append(files.load(path, mmap=True))
         except DumpError as error:
             kind = Kind.UNREADABLE if path.exists() else Kind.MISSING_FILE
-            raise NotComparable(Reason(kind, str(error))) from None
+            raise NotComparable(Reason(kind, Message("error", text=str(error)))) from None
     return compare_arrays(arrays[0], arrays[1])
 
 
@@ -86,10 +87,11 @@ def compare_pieces(pieces: list[tuple[Array, Array]]) -> TensorMetrics:
     """The metrics of a tensor in pieces: shards, or the complete tensor as one piece."""
     for target, golden in pieces:
         if target.shape != golden.shape:
-            raise NotComparable(Reason(Kind.SHAPE, f"{list(target.shape)} and {list(golden.shape)}"))
+            shapes = Message("and", target=str(list(target.shape)), golden=str(list(golden.shape)))
+            raise NotComparable(Reason(Kind.SHAPE, shapes))
         for dtype in (target.dtype, golden.dtype):
             if dtype.kind in "USMmO" or dtype.type is np.void:
-                raise NotComparable(Reason(Kind.UNREADABLE, f"a file contains {dtype}, which is not a type of numbers"))
+                raise NotComparable(Reason(Kind.UNREADABLE, Message("damaged.file_dtype", dtype=str(dtype))))
     total, size = _total(pieces, 1.0)
     unit = 1.0
     wide = any(side.dtype in (np.float64, np.complex128) for piece in pieces for side in piece)

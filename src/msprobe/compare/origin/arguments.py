@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from msprobe.compare.calls import Call, Match
-from msprobe.compare.reasons import Kind
+from msprobe.compare.reasons import SIDES, Kind
 from msprobe.compare.rows import Item, Row, is_tensor, slots
+from msprobe.messages import Message
 
 _ARGUMENTS = {
     "linear": "input weight bias",
@@ -77,14 +78,14 @@ def other_arguments(match: Match, inputs: Sequence[Row], rows: Sequence[Row]) ->
     return sorted(other, key=lambda row: not _value(row))
 
 
-def plain_arguments(match: Match) -> tuple[str, ...]:
+def plain_arguments(match: Match) -> tuple[Message, ...]:
     """The plain arguments of two different calls in the same place, side by side, or of a call that only one run makes;
     empty for the same API."""
     target, golden = match.target, match.golden
     if match.call.direction != "forward" or (target is not None and golden is not None and target.key == golden.key):
         return ()
     told = []
-    for call, run in ((target, "target"), (golden, "golden run")):
+    for call, side in zip((target, golden), SIDES.values()):
         known = (
             []
             if call is None
@@ -98,7 +99,7 @@ def plain_arguments(match: Match) -> tuple[str, ...]:
             ]
         )
         if call is not None and known:
-            told.append(f"the {run} passes {', '.join(known[:6])} to {call.name}")
+            told.append(Message("evidence.arguments", side=side, arguments=known[:6], call=call.name))
     return tuple(told)
 
 
@@ -135,18 +136,18 @@ def _is_given_once(row: Row) -> bool:
     return (values[0] is None) != (values[1] is None)
 
 
-def value_text(row: Row) -> str:
-    """`0.5; the golden run gives none` for an argument that only one run passes."""
+def one_sided(name: str, row: Row) -> Message:
+    """`scale is 0.5; the golden run gives none` for an argument that only one run passes, or passes as a tensor."""
     ours, theirs = ((item or {}).get("value") for item in (row.target, row.golden))
     if is_tensor(row.golden):
-        return f"{ours!r}; the golden run passes a tensor ({_range(row.golden)})"
+        return Message("argument.tensor_in_golden", name=name, value=repr(ours), range=_range(row.golden))
     if is_tensor(row.target):
-        return f"a tensor ({_range(row.target)}), not {theirs!r}"
+        return Message("argument.tensor", name=name, value=repr(theirs), range=_range(row.target))
     if theirs is None:
-        return f"{ours!r}; the golden run gives none"
-    return f"not given; in the golden run it is {theirs!r}"
+        return Message("argument.only_target", name=name, value=repr(ours))
+    return Message("argument.only_golden", name=name, value=repr(theirs))
 
 
 def _range(item: Item) -> str:
     least, most = ((item or {}).get(key) for key in ("Min", "Max"))
-    return f"{most}" if least == most else f"{least} to {most}"
+    return str(most) if least == most else Message("range", least=str(least), most=str(most))

@@ -14,9 +14,10 @@ from msprobe.compare.measure.distance import value_key
 from msprobe.compare.origin.arguments import slot_text
 from msprobe.compare.origin.source import Lines, library_lines, user_lines
 from msprobe.compare.origin.trace import Trace, bad_rows, module_of
-from msprobe.compare.origin.wording import Candidate, amount, next_step, sentence, spread, summary_of
+from msprobe.compare.origin.wording import Candidate, next_step, sentence, spread, summary_of, with_amount
 from msprobe.compare.phases import Phase, Stacks
 from msprobe.compare.rows import Group, Row
+from msprobe.messages import Message
 
 
 @dataclass(frozen=True)
@@ -44,13 +45,13 @@ class Origin:
     source: Optional[str]
     kind: str
     slot: str
-    sentence: str
-    evidence: tuple[str, ...] = ()
+    sentence: Message
+    evidence: tuple[Message, ...] = ()
     spread: dict[str, Any] = field(default_factory=dict)
     library: Optional[str] = None
     golden_source: Optional[str] = None
     golden_library: Optional[str] = None
-    next: str = ""
+    next: Optional[Message] = None
     ranks: tuple[int, ...] = ()
     dimension: str = ""
     collective: str = ""
@@ -105,13 +106,14 @@ def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
         evidence.append(_weights(unit.trace))
     if row is not None:
         said = slot_text(call, row.slot) if row.match.call.name == call.name else row.name
-        evidence.append(f"{said}: {_reason(row)}" + amount(row))
-        evidence.append(f"target: {summary_of(row.target)}")
-        evidence.append(f"golden: {summary_of(row.golden)}")
+        evidence.append(with_amount(Message("named", name=said, said=_reason(row)), row))
+        evidence.append(Message("evidence.target", summary=summary_of(row.target)))
+        evidence.append(Message("evidence.golden", summary=summary_of(row.golden)))
     elsewhere = [other for other in others if other is not unit and other.candidate and other.candidate.received]
     if elsewhere:
         ranks = ", ".join(str(other.rank) for other in elsewhere)
-        evidence.append(f"it reached rank {ranks} through {elsewhere[0].candidate.match.call.name}")  # type: ignore[union-attr]
+        through = elsewhere[0].candidate.match.call.name  # type: ignore[union-attr]
+        evidence.append(Message("evidence.reached", ranks=ranks, call=through))
     source, golden_source = _about(found, user_lines(unit.stacks, match))
     library, golden_library = _about(found, library_lines(unit.stacks, match))
     return Origin(
@@ -138,7 +140,7 @@ def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
 
 def _reason(row: Row) -> str:
     """Why the row differs, even if it alone is harmless."""
-    return str(row.difference) if row.excuse is not None and not row.absent else row.reason or "differs"
+    return row.difference.message if row.excuse is not None and not row.absent else row.reason or Message("differs")
 
 
 def _about(found: Candidate, lines: Lines) -> Lines:
@@ -157,11 +159,11 @@ def _running_backward(trace: Trace, index: int) -> Optional[str]:
     return None
 
 
-def _not_reduced(unit: Unit, others: Sequence[Unit]) -> str:
+def _not_reduced(unit: Unit, others: Sequence[Unit]) -> Optional[Message]:
     """The sentence for gradients that differ from rank to rank in the target, and are the same in the golden run."""
     found = unit.candidate
     if found is None or found.row is None or found.phase is not Phase.AFTER or found.kind not in ("input", "wiring"):
-        return ""
+        return None
     row = found.row
     same = [
         other
@@ -173,14 +175,11 @@ def _not_reduced(unit: Unit, others: Sequence[Unit]) -> str:
     ]
     ours, theirs = {value_key(one.target) for one in same}, {value_key(one.golden) for one in same}
     if len(ours) < 2 or len(theirs) != 1:
-        return ""
-    return (
-        f"{found.match.call.name} was given gradients that differ from rank to rank; in the golden run every rank has "
-        "the same: they are not reduced over the ranks"
-    )
+        return None
+    return Message("origin.not_reduced", call=found.match.call.name)
 
 
-def _weights(trace: Trace) -> str:
+def _weights(trace: Trace) -> Message:
     """How many weights differ, each counted once however often its module is called."""
     differ = {(trace.groups[index][0].call.key, row.slot) for index, row in trace.weights}
     known = {
@@ -190,7 +189,7 @@ def _weights(trace: Trace) -> str:
         for row in rows
         if row.slot.startswith("parameters.")
     }
-    return f"{len(differ)} of {max(len(known), len(differ))} weights differ"
+    return Message("evidence.weights", different=len(differ), all=max(len(known), len(differ)))
 
 
 def group_under_choice(origin: Optional[Origin], groups: Sequence[Group]) -> dict[int, str]:

@@ -34,14 +34,14 @@ from msprobe.compare.origin.structure import (
 from msprobe.compare.origin.trace import Trace, bad_rows
 from msprobe.compare.origin.training import TrainingDifference
 from msprobe.compare.origin.updates import blame_update
-from msprobe.compare.origin.wording import UNORDERED, Candidate, argument_text
+from msprobe.compare.origin.wording import SAME_INPUTS, UNORDERED, Candidate, argument_text
 from msprobe.compare.phases import Phase
-from msprobe.compare.reasons import Kind
+from msprobe.compare.reasons import SIDES, Kind
 from msprobe.compare.rows import INTRODUCED, PROPAGATED, Row, is_tensor
 from msprobe.dump.collectives import is_collective
+from msprobe.messages import Message
 
-_SIDES = {"target": "target", "golden": "golden run"}
-REORDERED = "its result has the same statistics: the order of the elements differs"
+REORDERED = Message("evidence.reordered")
 
 
 def suspect(trace: Trace, training: Sequence[TrainingDifference] = ()) -> Optional[Candidate]:
@@ -57,7 +57,7 @@ def suspect(trace: Trace, training: Sequence[TrainingDifference] = ()) -> Option
     parts = [one for one in training if one.kind == "parts"]
     if parts and trace.introduced:  # what the runs compute from other parts of a batch cannot be compared
         if not said[Phase.AFTER]:
-            parts = [parts[0]._replace(sentence=f"the accumulated gradients {_factor(trace)}: {parts[0].sentence}")]
+            parts = [parts[0]._replace(sentence=_accumulated(parts[0].sentence, trace))]
         return _training([*said[Phase.AFTER], *parts], trace)
     if first[Phase.FORWARD]:
         return _blame(first[Phase.FORWARD][0], trace)
@@ -104,7 +104,7 @@ def _shifted_draws(trace: Trace) -> Optional[Candidate]:
     }
     if len(later) < 2 or not all(later.values()):
         return None
-    why = f"all {len(later)} random weights of the modules after it differ: a different number of draws is before them"
+    why = Message("evidence.draws", number=len(later))
     return replace(found, evidence=(*found.evidence, why))
 
 
@@ -120,17 +120,17 @@ def _lacking_parameter(trace: Trace) -> Optional[Candidate]:
     for index, (match, rows) in enumerate(trace.groups):
         if match.how == "unmatched" or match.call.kind != "module" or match.call.direction != FORWARD:
             continue
-        missing = [row for row in rows if row.absent in _SIDES and row.slot.startswith("parameters.")]
+        missing = [row for row in rows if row.absent in SIDES and row.slot.startswith("parameters.")]
         if missing:
             names = [row.slot.partition(".")[2] for row in missing if row.absent == missing[0].absent]
-            what = f"parameter {names[0]}" if len(names) == 1 else f"parameters {', '.join(names)}"
-            said = f"{match.call.key} has no {what} in the {_SIDES[missing[0].absent]}"
+            side = SIDES[missing[0].absent]
+            said = Message("origin.no_parameter", module=match.call.key, number=len(names), names=names, side=side)
             return replace(candidate("parameter", index, missing[0], trace), said=said)
     return None
 
 
-def _factor(trace: Trace) -> str:
-    """How the gradients of all parameters differ, if all by the same factor."""
+def _accumulated(said: Message, trace: Trace) -> Message:
+    """Says how the gradients of all parameters differ, if all by the same factor."""
     rows = [row for match, rows in trace.groups if match.call.key.startswith(UPDATE) for row in rows]
     rows = [row for row in rows if row.slot.endswith(".gradient")]
     norms = [(number((row.target or {}).get("Norm")), number((row.golden or {}).get("Norm"))) for row in rows]
@@ -140,8 +140,8 @@ def _factor(trace: Trace) -> str:
         or not math.isclose(ratios[0], ratios[-1], rel_tol=0.01)
         or math.isclose(ratios[0], 1.0, rel_tol=0.01)
     ):
-        return "differ"
-    return f"are {ratios[len(ratios) // 2]:.3g} times as large"
+        return Message("training.accumulated", said=said)
+    return Message("training.accumulated_factor", said=said, factor=f"{ratios[len(ratios) // 2]:.3g}")
 
 
 def lost_write(trace: Trace) -> Optional[Candidate]:
@@ -156,7 +156,7 @@ def lost_write(trace: Trace) -> Optional[Candidate]:
         last = side.lasting_write(match.call.name)
         if last is not None:
             found = candidate_of_one_run(index, trace)
-            return replace(found, evidence=(*found.evidence, "it writes memory that outlives the step"))
+            return replace(found, evidence=(*found.evidence, Message("evidence.outlives")))
     return None
 
 
@@ -189,17 +189,15 @@ def _lost_gradient(trace: Trace, shown: bool = True) -> Optional[Candidate]:
         if match.how == "unmatched" and (match.call.direction != GRADS or match.call.key not in known):
             continue
         for row in rows:
-            side = _SIDES.get(row.absent)
+            side = SIDES.get(row.absent)
             if not side or not (shown or row.why.kind is Kind.UNMATCHED) or not is_tensor(row.target or row.golden):
                 continue
             kind, _, name = row.slot.partition(".")
             if kind == "parameters" and match.call.kind == "module" and match.call.direction == FORWARD:
-                said = f"{match.call.key} has no parameter {name} in the {side}"
+                said = Message("origin.no_parameter", module=match.call.key, number=1, names=[name], side=side)
                 return replace(candidate("parameter", index, row, trace), said=said)
             if match.call.direction == GRADS:
-                said = (
-                    f"parameter {name or kind} of {match.call.key} has no gradient in the {side} because it is unused"
-                )
+                said = Message("origin.no_gradient", name=name or kind, module=match.call.key, side=side)
                 calls = alone_in(match, trace)
                 if calls:
                     return replace(candidate_of_one_run(calls[0], trace), evidence=(said,))
@@ -255,9 +253,9 @@ def _blame(index: int, trace: Trace) -> Candidate:
     moved = reordering_before(index, trace) if seen == UNORDERED and trace.phases[index] is Phase.FORWARD else None
     if moved is not None:
         if trace.groups[moved][0].how == "unmatched":
-            said = "its result has the statistics of its input: the order of the elements differs"
+            said = Message("evidence.reorders")
             return _shifted(replace(candidate_of_one_run(moved, trace), evidence=(said,)), index, trace)
-        said = "their results have the same statistics: the order of the elements may differ"
+        said = Message("evidence.may_reorder")
         replaced = candidate("replaced", moved, None, trace, (said, *plain_arguments(trace.groups[moved][0])))
         return replace(replaced, other=_golden_name(trace.groups[moved][0]))
     other = argument_before(index, trace) if seen == UNORDERED and trace.phases[index] is Phase.FORWARD else None
@@ -278,17 +276,16 @@ def _argument_of_forward(index: int, trace: Trace) -> Optional[Candidate]:
         told = [row for row in rows if row.is_input and row.difference.kind is Kind.ARGUMENT]
         given = told or other_arguments(match, [], rows)
         if given:
-            said = f"it shows only in the backward: {call.name}"
+            said = Message("evidence.in_backward", call=call.name)
             return candidate("argument", place, given[0], trace, (said,))
     return None
 
 
-def _unordered(match: Match, rows: Sequence[Row]) -> str:
+def _unordered(match: Match, rows: Sequence[Row]) -> Message:
     """Which inputs may have the same numbers in a different order (a transposed weight)."""
     large = [row for row in rows if row.is_input and is_tensor(row.golden) and count(row.golden or {}) > 1]
     names = [slot_text(match.call, row.slot).partition(" (")[0] for row in large[:4]]
-    which = " or ".join(names) if names else "the inputs"
-    return f"statistics do not see the order of elements: {which} may differ in it"
+    return Message("evidence.unordered", slots=names or [Message("evidence.the_inputs")])
 
 
 def _shifted(found: Candidate, index: int, trace: Trace) -> Candidate:
@@ -298,22 +295,22 @@ def _shifted(found: Candidate, index: int, trace: Trace) -> Candidate:
     return found
 
 
-def _inputs_seen(match: Match, rows: Sequence[Row]) -> str:
+def _inputs_seen(match: Match, rows: Sequence[Row]) -> Message:
     """What is known about the inputs of a call. Statistics do not show the order of elements: only equal bytes mean the
     same inputs."""
     inputs = [row for row in rows if row.is_input]
     unseen = [row for row in inputs if row.distance is None and is_tensor(row.target or row.golden)]
     if unseen:
-        return f"; its {unseen[0].slot} could not be compared ({unseen[0].reason})"
+        return Message("inputs.one_unseen", slot=unseen[0].slot, why=unseen[0].reason)
     if match.how == "fused" or not inputs:
-        return "; its inputs were not compared"
+        return Message("inputs.unseen")
     tensors = [row for row in inputs if is_tensor(row.golden) and row.target is not None]
     if any((row.distance or 0.0) > SAME_STATISTICS for row in tensors):
-        return "although its inputs agree except for rounding"
+        return Message("inputs.rounding")
     if not tensors:
-        return "; its inputs were not compared"
+        return Message("inputs.unseen")
     proven = all(row.measured is not None or ((row.golden or {}).get("md5") and not row.distance) for row in tensors)
-    return "for the same inputs" if proven else UNORDERED
+    return SAME_INPUTS if proven else UNORDERED
 
 
 def _is_discrete(row: Row) -> bool:
@@ -332,7 +329,7 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
     swapped = _swapped(inputs)
     if swapped is not None:
         one, other = swapped
-        said = f"{one.slot} is what the golden run passes as {other.golden_slot}, and vice versa"
+        said = Message("evidence.swapped", slot=one.slot, other=other.golden_slot)
         return candidate("swapped", index, one, trace, (said,))
     found = structural(index, inputs, trace)
     if found is not None:
@@ -346,17 +343,18 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
     ours = _producer(row.target, index, trace, golden=False)
     theirs = _producer(row.golden, index, trace, golden=True)
     if ours is not None and theirs is not None and ours is not theirs:
-        said = f"the target passes the result of {ours.call.name}, the golden run that of {_golden_name(theirs)}"
+        said = Message("evidence.results", target=ours.call.name, golden=_golden_name(theirs))
         return candidate("wiring", index, row, trace, (said,))
     if theirs is not None:
-        said = f"the golden run passes the result of {_golden_name(theirs)}; the target passes something else"
+        said = Message("evidence.golden_result", call=_golden_name(theirs))
         return candidate("wiring", index, row, trace, (said,))
     if ours is not None:
-        said = f"the target passes the result of {ours.call.name}; the golden run passes something else"
+        said = Message("evidence.target_result", call=ours.call.name)
         return candidate("wiring", index, row, trace, (said,))
     parameter = _parameter_of(index, row, trace)
     if parameter:
-        said = f"parameter {parameter}, {row.slot} of {trace.groups[index][0].call.name}, differs before anything ran"
+        call = trace.groups[index][0].call
+        said = Message("origin.parameter", name=parameter, slot=row.slot, call=call.name)
         return replace(candidate("parameter", index, row, trace), said=said)
     part = argument_of_part(row, index, trace) if trace.phases[index] is Phase.FORWARD else None
     if part is not None:
@@ -372,7 +370,7 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
     return found if alone else replace(found, said=after_the_model(index, row, trace))
 
 
-def _views(row: Row, trace: Trace) -> Optional[str]:
+def _views(row: Row, trace: Trace) -> Optional[Message]:
     """Which results an input is a part of, where the runs take it from different calls: a view that is not recorded."""
     names = []
     for golden, side in enumerate(trace.facts.sides if trace.facts is not None else ()):
@@ -385,7 +383,7 @@ def _views(row: Row, trace: Trace) -> Optional[str]:
         names.append((maker.call.name, maker.match.golden.name if maker.match.golden else "", bool(golden)))
     if len(names) < 2 or names[0][1] == names[1][0]:
         return None
-    return f"the target passes a part of the result of {names[0][0]}, the golden run one of {names[1][0]}"
+    return Message("evidence.parts", target=names[0][0], golden=names[1][0])
 
 
 def _overwriting(index: int, inputs: Sequence[Row], trace: Trace) -> Optional[Candidate]:
@@ -394,7 +392,7 @@ def _overwriting(index: int, inputs: Sequence[Row], trace: Trace) -> Optional[Ca
         return None
     for row in inputs:
         values = [side.graph.of_row.get(id(row)) for side in trace.facts.sides]
-        for golden, run, other in ((False, "target", "golden run"), (True, "golden run", "target")):
+        for golden, side, other in ((False, "target", "golden"), (True, "golden", "target")):
             value, wanted = values[golden], values[not golden]
             step = value.maker if value is not None else None
             if value is None or wanted is None or step is None or value.memory is None:
@@ -405,10 +403,8 @@ def _overwriting(index: int, inputs: Sequence[Row], trace: Trace) -> Optional[Ca
             place = next((i for i, (match, _) in enumerate(trace.groups) if match is step.match), None)
             if same and place is not None:
                 call = trace.groups[index][0].call.name
-                said = (
-                    f"{step.call.name} writes in place in the {run}, to the tensor that {call} reads as {row.slot}; "
-                    f"in the {other} it does not"
-                )
+                runs = {"side": SIDES[side], "other": SIDES[other]}
+                said = Message("origin.overwritten", call=step.call.name, reader=call, slot=row.slot, **runs)
                 told = [one for one in trace.groups[place][1] if one.difference.kind is Kind.ARGUMENT]
                 found = candidate("overwritten", place, told[0] if told else None, trace)
                 more = tuple(argument_text(step.call, one) for one in told)
@@ -431,21 +427,22 @@ def _parameter_of(index: int, row: Row, trace: Trace) -> str:
     for match, rows in trace.groups:
         for other in rows if match.call.direction == GRADS else ():
             if value_key(other.golden) == key:
-                return f"{other.slot.split('.')[1] if '.' in other.slot else other.slot} of {match.call.key}"
+                part = other.slot.split(".")[1] if "." in other.slot else other.slot
+                return Message("of", part=part, whole=match.call.key)
     return ""
 
 
-def _extra_before(index: int, trace: Trace) -> tuple[str, ...]:
+def _extra_before(index: int, trace: Trace) -> tuple[Message, ...]:
     """The calls just before that only one run made."""
     near = [i for i in trace.unmatched if index - 8 <= i < index]
     said = []
     for side, names in (
         ("target", [trace.groups[i][0].target for i in near]),
-        ("golden run", [trace.groups[i][0].golden for i in near]),
+        ("golden", [trace.groups[i][0].golden for i in near]),
     ):
         made = [call.name for call in names if call is not None and call.direction == FORWARD]
         if made:
-            said.append(f"just before it, only the {side} calls {', '.join(made[-3:])}")
+            said.append(Message("evidence.calls_before", side=SIDES[side], calls=made[-3:]))
     return tuple(said)
 
 

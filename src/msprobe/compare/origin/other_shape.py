@@ -14,6 +14,7 @@ from msprobe.compare.origin.structure import candidate
 from msprobe.compare.origin.trace import Trace
 from msprobe.compare.origin.wording import Candidate
 from msprobe.compare.rows import Row, is_tensor
+from msprobe.messages import Message
 
 
 def first_of_other_shape(index: int, trace: Trace) -> Optional[tuple[int, Row]]:
@@ -56,8 +57,8 @@ def blame_other_shape(index: int, row: Row, trace: Trace) -> Candidate:
     arguments = other_arguments(match, [], rows)
     if arguments:
         return candidate("argument", index, arguments[0], trace)
-    ours, theirs = ((item or {}).get("shape") for item in (row.target, row.golden))
-    said = f"{match.call.name} gives {row.slot} in a different shape: {ours}, not {theirs}"
+    ours, theirs = (str((item or {}).get("shape")) for item in (row.target, row.golden))
+    said = Message("origin.shape", call=match.call.name, slot=row.slot, target=ours, golden=theirs)
     return replace(candidate("call", index, row, trace), said=said)
 
 

@@ -18,6 +18,7 @@ from msprobe.compare.origin.trace import Trace
 from msprobe.compare.origin.wording import Candidate
 from msprobe.compare.phases import Phase
 from msprobe.compare.rows import Row
+from msprobe.messages import Message
 
 
 def name_parameter(found: Candidate, trace: Trace, events: Sequence[Any]) -> Candidate:
@@ -28,7 +29,7 @@ def name_parameter(found: Candidate, trace: Trace, events: Sequence[Any]) -> Can
     if not name:
         return found
     call = found.match.call
-    said = f"parameter {name}, {slot_text(call, found.row.slot)} of {call.name}, differs before anything ran"
+    said = Message("origin.parameter", name=name, slot=slot_text(call, found.row.slot), call=call.name)
     return replace(found, kind="parameter", said=said)
 
 

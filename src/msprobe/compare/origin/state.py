@@ -16,13 +16,14 @@ from msprobe.compare.origin.trace import Trace
 from msprobe.compare.origin.wording import Candidate
 from msprobe.compare.phases import Phase
 from msprobe.compare.rows import is_tensor
+from msprobe.messages import Message
 
 Buffers = Mapping[str, Mapping[str, Any]]
 ROUNDING = 8.0
 """A buffer may differ by up to this many spacings of its dtype: it may be computed."""
 
 
-def other_module(trace: Trace) -> Optional[tuple[int, str]]:
+def other_module(trace: Trace) -> Optional[tuple[int, Message]]:
     """The first call of a module that the golden run calls elsewhere, in place of a module that the target calls less
     often; and a sentence about it. A module that only has a different name in the other run does not count."""
     if not (trace.weights or trace.introduced or trace.gradients):
@@ -40,7 +41,7 @@ def other_module(trace: Trace) -> Optional[tuple[int, str]]:
         if ours[target.key] > theirs[target.key] > 0 and theirs[golden.key] > ours[golden.key]:
             if any(i < _first_inside(target.name, index, trace) for i in _forward_differences(trace)):
                 return None
-            return index, f"{golden.name} is replaced by {target.name} in the target: a different module is called"
+            return index, Message("origin.other_module", golden=golden.name, target=target.name)
     return None
 
 
@@ -106,17 +107,30 @@ def name_buffer(
     name = _shown(found, buffers)
     part = "" if name else _taken_in_part(found, buffers) or (_own_parameter(found, buffers) if later is None else "")
     if part:
-        when = "before anything ran" if later is None else f"at the start of step {later}"
-        said = f"{part} differs {when}; {found.match.call.name} is the first call that shows it"
+        said = Message("state.shown", said=_differs_at(part, later), call=found.match.call.name)
         return replace(found, kind=part.partition(" ")[0], said=said)
     if not name:
         unexplained = found.phase is Phase.FORWARD and found.kind in ("input", "wiring")
         return replace(found, evidence=(*found.evidence, _first_of(buffers))) if unexplained else found
     call = found.match.call
-    when = "before anything ran" if later is None else f"at the start of step {later}"
-    how = "" if call.kind == "module" else f", which {call.name} is given"
-    more = f" ({len(buffers)} buffers differ)" if len(buffers) > 1 else ""
-    return replace(found, kind=name.partition(" ")[0], said=f"{name} differs {when}{how}{more}")
+    said = _differs_at(name, later)
+    if call.kind != "module":
+        said = Message("state.given", said=said, call=call.name)
+    if len(buffers) > 1:
+        said = Message("state.more", said=said, number=len(buffers))
+    return replace(found, kind=name.partition(" ")[0], said=said)
+
+
+def _differs_at(name: str, later: Optional[int]) -> Message:
+    if later is None:
+        return Message("state.differs", what=state_text(name))
+    return Message("state.later", what=state_text(name), step=later)
+
+
+def state_text(name: str) -> Message:
+    """`buffer x`, `parameter x`: kind and name, as `other_buffers` gives them."""
+    kind, _, rest = name.partition(" ")
+    return Message("state.buffer" if kind == "buffer" else "state.parameter", name=rest)
 
 
 def _own_parameter(found: Candidate, buffers: Mapping[str, object]) -> str:
@@ -149,11 +163,11 @@ def may_be_part(item: Optional[dict[str, Any]], whole: dict[str, Any]) -> bool:
     return 1 < distance.count(item) < distance.count(whole) and least <= low <= high <= most
 
 
-def _first_of(buffers: Mapping[str, object]) -> str:
-    first = next(iter(buffers))
+def _first_of(buffers: Mapping[str, object]) -> Message:
+    first = state_text(next(iter(buffers)))
     if len(buffers) == 1:
-        return f"{first} differs when the step begins"
-    return f"{len(buffers)} buffers differ when the step begins, the first is {first}"
+        return Message("state.begins", what=first)
+    return Message("state.several_begin", number=len(buffers), what=first)
 
 
 def _shown(found: Candidate, buffers: Mapping[str, tuple[dict[str, Any], dict[str, Any]]]) -> str:

@@ -15,9 +15,10 @@ from msprobe.compare.origin.wording import Candidate
 from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import Kind
 from msprobe.compare.rows import Group, Row, is_tensor
+from msprobe.messages import Message
 
 
-def candidate(kind: str, index: int, row: Optional[Row], trace: Trace, evidence: tuple[str, ...] = ()) -> Candidate:
+def candidate(kind: str, index: int, row: Optional[Row], trace: Trace, evidence: tuple[Message, ...] = ()) -> Candidate:
     match = trace.groups[index][0]
     received = kind == "received"
     return Candidate(kind, index, row, match, trace.epoch(index), received, evidence, phase=trace.phases[index])
@@ -134,15 +135,13 @@ def given_around(index: int, shown: Row, trace: Trace) -> Optional[Candidate]:
     return found
 
 
-def after_the_model(index: int, row: Row, trace: Trace) -> str:
+def after_the_model(index: int, row: Row, trace: Trace) -> Optional[Message]:
     """The sentence if the first backward received a different gradient: nothing was recorded between the last module
-    and the backward (level L0), so what the script computes there differs. Empty for any other call."""
+    and the backward (level L0), so what the script computes there differs. None for any other call."""
     calls = [match.call for match, _ in trace.groups[: index + 1]]
     if calls[-1].direction != BACKWARD or any(call.direction != FORWARD for call in calls[:-1]):
-        return ""
-    name = calls[-1].name
-    after = forward_name(calls[-1])
-    return f"{name} received a different {row.slot}: what is computed after {after} differs (the loss, its labels)"
+        return None
+    return Message("origin.after_model", call=calls[-1].name, slot=row.slot, module=forward_name(calls[-1]))
 
 
 def alone_in(match: Match, trace: Trace) -> list[int]:

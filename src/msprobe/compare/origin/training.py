@@ -16,11 +16,13 @@ from msprobe.compare.origin.parameter_groups import (
     are_divided_otherwise,
     listed,
     other_names,
+    other_setting,
     settings_by_parameter,
     shown,
 )
 from msprobe.compare.phases import Phase
-from msprobe.dump.plural import count
+from msprobe.compare.reasons import SIDES
+from msprobe.messages import Message
 
 Event = Mapping[str, Any]
 
@@ -32,7 +34,7 @@ _ORDER = ("lr", "betas", "eps", "weight_decay", "momentum")
 class TrainingDifference(NamedTuple):
     """`phase` is where it acts, `after` the record (of the target) that it follows."""
 
-    sentence: str
+    sentence: Message
     phase: Phase
     kind: str
     after: Optional[str] = None
@@ -64,8 +66,7 @@ def takes_other_parts(target: Sequence[Event], golden: Sequence[Event]) -> bool:
 def _parts(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[TrainingDifference]:
     if takes_other_parts(target, golden):
         ours, theirs = _of(target, "backward"), _of(golden, "backward")
-        passes = count(len(ours), "backward pass", "backward passes")
-        text = f"the step has {passes}, not {len(theirs)}, whose gradients add up (gradient accumulation)"
+        text = Message("training.parts", number=len(ours), golden=len(theirs))
         yield TrainingDifference(text, Phase.AFTER, "parts", _after(ours[-1]), note_only=True)
 
 
@@ -87,13 +88,9 @@ def _clearing(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[Trai
         return
     event, held, usual = known[0]
     if held:
-        text = (
-            f"the gradients were not cleared before the backward (optimizer.zero_grad): {count(held, 'parameter')} "
-            f"still {'holds' if held == 1 else 'hold'} one, and the backward adds to it"
-        )
+        text = Message("training.not_cleared", number=held)
     else:
-        those = count(usual, "parameter")
-        text = f"the gradients were cleared before the backward; the golden run adds to those of {those}"
+        text = Message("training.cleared", number=usual)
     proven = same_total_norm(target, golden) is False
     yield TrainingDifference(text, Phase.BACKWARD, "zero_grad", _after(event), proven=proven)
 
@@ -117,9 +114,9 @@ def _clipped_late(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[
     order = [[str(event["event"]) for event in _of(events, *kinds)] for events in (target, golden)]
     late = any(event.get("late") for event in _of([*target, *golden], "optimizer_step"))  # noted when it ended
     if order[0] != order[1] and sorted(order[0]) == sorted(order[1]) == [*kinds] and not late:
-        ours, other = ("before", "after") if order[0][0] == "clip_grad_norm" else ("after", "before")
+        first = order[0][0] == "clip_grad_norm"
         clip, step = (_of(target, kind)[0] for kind in kinds)
-        text = f"clip_grad_norm_ is called {ours} {_type(step)}.step, not {other} it"
+        text = Message("training.clips_before" if first else "training.clips_after", optimizer=_type(step))
         yield TrainingDifference(text, Phase.AFTER, "clipping", _after(clip))
 
 
@@ -144,8 +141,7 @@ def _other_value(
     a: Event, b: Event, key: str, name: str, phase: Phase, kind: str, at: Event
 ) -> Iterator[TrainingDifference]:
     if a.get(key) != b.get(key):
-        text = f"{name} is {shown(a.get(key))}, not {shown(b.get(key))}"
-        yield TrainingDifference(text, phase, kind, _after(at))
+        yield TrainingDifference(other_setting(name, a.get(key), b.get(key)), phase, kind, _after(at))
 
 
 def _other_number(
@@ -153,17 +149,17 @@ def _other_number(
 ) -> Iterator[TrainingDifference]:
     ours, theirs = len(_of(target, kind)), len(_of(golden, kind))
     if not ours:
-        text = f"{name} is not called; the golden run calls it {_times(theirs)}"
+        text = Message("training.not_called", name=name, times=_times(theirs))
     elif not theirs:
-        text = f"{name} is called {_times(ours)}; the golden run does not call it"
+        text = Message("training.only_called", name=name, times=_times(ours))
     else:
-        text = f"{name} is called {_times(ours)}, not {_times(theirs)}"
+        text = Message("training.called", name=name, times=_times(ours), golden=_times(theirs))
     found = _of(target, kind) or _of(target, "optimizer_step")
     unseen = not ours and kind == "optimizer_step"
     after = _after(found[0]) if found else None
     ends = _of([*target, *golden], "clip_grad_norm_end") if kind == "clip_grad_norm" else []
     idle = bool(ends) and all(map(_clips_nothing, ends))
-    text += "; no gradient is large enough for it" if idle else ""
+    text = Message("also", parts=[text, Message("training.clips_nothing")]) if idle else text
     which = "unseen step" if unseen else "class" if kind == "optimizer_step" else "clipping"
     yield TrainingDifference(text, Phase.AFTER, which, after, note_only=idle)
 
@@ -181,12 +177,10 @@ def _still_scaled(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[
     for a, ours, theirs, scale in zip(_of(target, "clip_grad_norm_end"), *norms, scales):
         if scale == 1.0 or not min(ours, theirs, scale) > 0.0:
             continue
-        for one, other, side in ((ours, theirs, "target"), (theirs, ours, "golden run")):
+        for one, other, side in ((ours, theirs, "target"), (theirs, ours, "golden")):
             if math.isclose(one, other * scale, rel_tol=0.01):
-                text = (
-                    f"clip_grad_norm_ finds a total norm of {ours:.6g}, not {theirs:.6g}: in the {side} the gradients "
-                    f"are still multiplied by the loss scale {scale:g} (call scaler.unscale_ before it)"
-                )
+                norms_text = {"target": f"{ours:.6g}", "golden": f"{theirs:.6g}"}
+                text = Message("training.still_scaled", side=SIDES[side], scale=f"{scale:g}", **norms_text)
                 yield TrainingDifference(text, Phase.AFTER, "loss scale", _after(a))
 
 
@@ -196,8 +190,10 @@ def _numbers(events: Sequence[Event], key: str) -> list[float]:
     return [float(one) if isinstance(one, (int, float)) else 0.0 for one in found]
 
 
-def _times(number: int) -> str:
-    return {1: "once", 2: "twice"}.get(number, f"{number} times")
+def _times(number: int) -> Message:
+    if number > 2:
+        return Message("times.many", number=number)
+    return Message("times.once" if number == 1 else "times.twice")
 
 
 def _scaling(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[TrainingDifference]:
@@ -205,11 +201,11 @@ def _scaling(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[Train
     if len(ours) != len(theirs):
         yield from _other_number(target, golden, "scaler_step", "GradScaler.step")
     for a, b in zip(ours, theirs):
-        yield from _other_value(a, b, "scale", "GradScaler: the loss scale", Phase.BACKWARD, "loss scale", a)
+        yield from _other_value(a, b, "scale", Message("setting.loss_scale"), Phase.BACKWARD, "loss scale", a)
     for a, b in zip(_of(target, "scaler_step_end"), _of(golden, "scaler_step_end")):
         if a.get("skipped") != b.get("skipped"):
-            side, other = ("target", "golden run") if a.get("skipped") else ("golden run", "target")
-            text = f"GradScaler skips the optimizer's step in the {side}, not in the {other}"
+            side, other = ("target", "golden") if a.get("skipped") else ("golden", "target")
+            text = Message("training.skips", side=SIDES[side], other=SIDES[other])
             yield TrainingDifference(text, Phase.AFTER, "loss scale", _after(a))
 
 
@@ -223,13 +219,13 @@ def _steps(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[Trainin
         return
     for a, b in zip(ours, theirs):
         if _type(a) != _type(b):
-            text = f"the optimizer is {_type(a)}, not {_type(b)}"
+            text = Message("training.optimizer", target=_type(a), golden=_type(b))
             yield TrainingDifference(text, Phase.AFTER, "class", _after(a))
             continue
         yield from _groups(a, b)
         done, expected = a.get("steps_done"), b.get("steps_done")
         if done != expected and isinstance(done, int) and isinstance(expected, int):
-            text = f"{_type(a)}: it has done {done} steps, not {expected}"
+            text = Message("training.steps_done", optimizer=_type(a), target=done, golden=expected)
             yield TrainingDifference(text, Phase.AFTER, "optimizer", _after(a))
     yield from _rates(target, golden)
 
@@ -242,10 +238,9 @@ def _rates(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[Trainin
         if a == b:
             continue
         if a is None or b is None:
-            side = "golden run" if a is None else "target"
-            text = f"a scheduler changes the learning rate after this step in the {side} only"
+            text = Message("training.scheduler_once", side=SIDES["golden" if a is None else "target"])
         else:
-            text = f"the scheduler sets the learning rate to {shown(a)} after this step, not to {shown(b)}"
+            text = Message("training.scheduler", target=shown(a), golden=shown(b))
         yield TrainingDifference(text, Phase.AFTER, "schedule", _after(event), note_only=True)
 
 
@@ -257,40 +252,49 @@ def _groups(a: Event, b: Event) -> Iterator[TrainingDifference]:
     if are_divided_otherwise(ours, theirs):
         changed = settings_by_parameter(ours, theirs)
         if not changed:
-            text = f"{name}: the parameters are in different groups or in a different order, with the same settings"
+            text = Message("training.same_settings", optimizer=name)
             kind = "how" if any(_ways(*pair) for pair in zip(ours, theirs)) else "order"
             yield TrainingDifference(text, Phase.AFTER, kind, after, note_only=True)
             return
         if len(ours) == len(theirs):
-            text = f"{name}: the parameters are in different groups{changed}"
+            text = Message("also", parts=[Message("training.groups", optimizer=name), *changed])
             yield TrainingDifference(text, Phase.AFTER, "optimizer", after)
             return
     if len(ours) != len(theirs):
-        text = f"{name}: it has {count(len(ours), 'parameter group')}, not {len(theirs)}"
-        yield TrainingDifference(f"{text}{settings_by_parameter(ours, theirs)}", Phase.AFTER, "optimizer", after)
+        number = Message("training.group_count", optimizer=name, number=len(ours), golden=len(theirs))
+        text = Message("also", parts=[number, *settings_by_parameter(ours, theirs)])
+        yield TrainingDifference(text, Phase.AFTER, "optimizer", after)
         return
     for index, (group, other) in enumerate(zip(ours, theirs)):
-        where = f" in parameter group {index}" if len(ours) > 1 else ""
+        where = index if len(ours) > 1 else None
         known = [key for key in _ORDER if key in group or key in other]
         for key in [*known, *(key for key in {**group, **other} if key not in known)]:
             if key in UNIMPORTANT or group.get(key) == other.get(key):
                 continue
-            text = f"{name}: {key} is {shown(group.get(key))}, not {shown(other.get(key))}{where}"
-            yield TrainingDifference(text, Phase.AFTER, "hyper-parameter", after)
+            setting = Message("setting.of", optimizer=name, setting=other_setting(key, group.get(key), other.get(key)))
+            yield TrainingDifference(_in_group(setting, where), Phase.AFTER, "hyper-parameter", after)
         if group.get("parameters") != other.get("parameters"):
-            text = f"{name}: it updates {group.get('parameters')} parameters, not {other.get('parameters')}{where}"
+            numbers = {"target": str(group.get("parameters")), "golden": str(other.get("parameters"))}
+            text = _in_group(Message("training.parameters", optimizer=name, **numbers), where)
             fused = group.get("elements") == other.get("elements") is not None
-            text += " (the same number of elements: some are fused)" if fused else other_names(group, other)
             names = [{name for name in listed(one.get("names")) if name} for one in (group, other)]
             nested = names[0] <= names[1] or names[1] <= names[0]
             idle = nested and group.get("gradients") == other.get("gradients") is not None
-            text += "; the same number of them have a gradient" if idle and not fused else ""
+            more = [*other_names(group, other), *([Message("training.same_gradients")] if idle else [])]
+            text = Message("training.fused", said=text) if fused else Message("also", parts=[text, *more])
             kind = "how" if fused else "optimizer"
             yield TrainingDifference(text, Phase.AFTER, kind, after, note_only=fused or idle)
         if ways := _ways(group, other):
-            said = ", ".join(f"{key}={group.get(key)} against {other.get(key)}" for key in ways)
-            text = f"{name} computes its step in a different way ({said})"
+            said = [
+                Message("training.against", name=key, target=str(group.get(key)), golden=str(other.get(key)))
+                for key in ways
+            ]
+            text = Message("training.way", optimizer=name, settings=said)
             yield TrainingDifference(text, Phase.AFTER, "how", after, note_only=True)
+
+
+def _in_group(said: Message, index: Optional[int]) -> Message:
+    return said if index is None else Message("setting.in_group", said=said, index=index)
 
 
 def _ways(group: Event, other: Event) -> list[str]:

@@ -13,7 +13,9 @@ from msprobe.compare.operators import BUFFER, UPDATE
 from msprobe.compare.origin.structure import candidate
 from msprobe.compare.origin.trace import Trace, bad_rows
 from msprobe.compare.origin.wording import Candidate
+from msprobe.compare.reasons import SIDES
 from msprobe.compare.rows import Row
+from msprobe.messages import Message
 
 _CLEAR = 30.0
 """How much larger than rounding the change of a mean must be to show a factor."""
@@ -35,7 +37,7 @@ def _updates(trace: Trace) -> Iterator[tuple[int, Sequence[Row]]]:
             yield index, rows
 
 
-def blame_update(trace: Trace, evidence: Sequence[str] = ()) -> Optional[Candidate]:
+def blame_update(trace: Trace, evidence: Sequence[Message] = ()) -> Optional[Candidate]:
     """The first parameter whose update differs, though it was the same before. None if there is none."""
     for index, rows in _updates(trace):
         named = {row.slot.rpartition(".")[2]: row for row in rows}
@@ -44,38 +46,37 @@ def blame_update(trace: Trace, evidence: Sequence[str] = ()) -> Optional[Candida
             continue
         name = trace.groups[index][0].call.key.removeprefix(UPDATE)
         if gradient is not None and gradient in bad_rows(rows):
-            said = f"the optimizer uses a different gradient of {name}, though the gradients of the backward agree"
+            said = Message("update.gradient", name=name)
             return replace(candidate("update", index, gradient, trace, tuple(evidence)), said=said)
         if (after.golden or {}).get(BUFFER):
-            factor = _by_factor(before, after, "the change")
-            said = f"buffer {name} differs after the step, though it was the same before{factor}"
+            said = _with_factor(Message("update.buffer", name=name), before, after, "update.change_factor")
             found = candidate("buffer", index, after, trace, (*_last_writers(after, trace), *evidence))
             return replace(found, said=said)
-        said = f"the update of {name} differs for the same gradient{_by_factor(before, after)}"
+        said = _with_factor(Message("update.differs", name=name), before, after, "update.factor")
         return replace(candidate("update", index, after, trace, tuple(evidence)), said=said)
     return None
 
 
-def _by_factor(before: Optional[Row], after: Row, what: str = "it") -> str:
+def _with_factor(said: Message, before: Optional[Row], after: Row, id: str) -> Message:
     """A mean is linear: its change shows the factor of an update."""
     if before is None:
-        return ""
+        return said
     ours, theirs = (change_of_mean(before.target, after.target), change_of_mean(before.golden, after.golden))
     item = after.golden or {}
     noise = 8.0 * epsilon(item) * scale(item) / math.sqrt(max(count(item), 1))
     if ours is None or theirs is None or abs(theirs) < _CLEAR * noise:
-        return ""
+        return said
     factor = ours / theirs
     if not math.isfinite(factor) or math.isclose(factor, 1.0, rel_tol=_EXACT):
-        return ""
-    return f": {what} is {factor:.3g} times as large"
+        return said
+    return Message(id, said=said, factor=f"{factor:.3g}")
 
 
-def _last_writers(row: Row, trace: Trace) -> Iterator[str]:
+def _last_writers(row: Row, trace: Trace) -> Iterator[Message]:
     """The calls that wrote the memory of a row last, in each run, as far as they were recorded."""
-    for side, run in zip(trace.facts.sides if trace.facts is not None else (), ("target", "golden run")):
+    for side, run in zip(trace.facts.sides if trace.facts is not None else (), SIDES.values()):
         value = side.graph.of_row.get(id(row))
         maker = value.maker if value is not None else None
         last = maker if maker is not None else side.graph.last_writer(value.memory if value is not None else None)
         if last is not None:
-            yield f"in the {run}, {last.call.name} writes it last"
+            yield Message("update.writer", side=run, call=last.call.name)

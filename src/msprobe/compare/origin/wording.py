@@ -8,14 +8,16 @@ from typing import Any, Optional
 
 from msprobe.compare.calls import Call, Match
 from msprobe.compare.measure import distance
-from msprobe.compare.origin.arguments import slot_text, value_text
+from msprobe.compare.origin.arguments import one_sided, slot_text
 from msprobe.compare.origin.trace import Trace, bad_rows
 from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import Kind
 from msprobe.compare.rows import Row, is_tensor, slots
 from msprobe.dump.items import true_count
+from msprobe.messages import Message
 
-UNORDERED = "although its inputs have the same statistics"
+SAME_INPUTS = Message("inputs.same")
+UNORDERED = Message("inputs.statistics")
 """What is known about inputs with recorded statistics only."""
 
 PARALLEL_KINDS = (
@@ -43,165 +45,180 @@ class Candidate:
     match: Match
     epoch: int
     received: bool
-    evidence: tuple[str, ...] = ()
-    inputs: str = "for the same inputs"
+    evidence: tuple[Message, ...] = ()
+    inputs: Message = SAME_INPUTS
     phase: Phase = Phase.FORWARD
-    said: str = ""
+    said: Optional[Message] = None
     other: str = ""
     ranks: tuple[int, ...] = ()
     dimension: str = ""
     collective: str = ""
 
 
-def argument_text(call: Call, row: Optional[Row]) -> str:
+def argument_text(call: Call, row: Optional[Row]) -> Message:
     """`eps is 0.001, not 1e-05`."""
-    if row is None:
-        return ""
+    assert row is not None
     name = slot_text(call, row.slot).partition(" (")[0].removeprefix("input.")
     if name.replace(".", "").isdigit():
-        name = f"argument {name}"
+        name = Message("argument.numbered", place=name)
     if (row.target is None) != (row.golden is None) or is_tensor(row.target) != is_tensor(row.golden):
-        return f"{name} is {value_text(row)}"
+        return one_sided(name, row)
     why = row.difference
-    return f"{name} is {why.detail}" if why.kind is Kind.ARGUMENT else f"{name}: {why}"
+    if why.kind is Kind.ARGUMENT and why.detail is not None:
+        return Message("argument.is", name=name, value=why.detail)
+    return Message("named", name=name, said=why.message)
 
 
-def amount(row: Row) -> str:
+def with_amount(said: Message, row: Row) -> Message:
+    """The sentence, with how large the difference is."""
     if (
         row.distance is None
         or math.isinf(row.distance)
         or row.why.kind in (Kind.DTYPE, Kind.GRADIENT, Kind.NULL, Kind.ARGUMENT)
     ):
-        return ""
-    return f" (relative difference {row.distance:.3g})"
+        return said
+    return Message("amount", said=said, amount=f"{row.distance:.3g}")
 
 
-def sentence(found: Candidate, call: Call, module: Optional[str], later: Optional[int]) -> str:
-    row = found.row
-    if found.said:
+def call_text(call: Call, module: Optional[str], name: str = "") -> str:
+    """`X in M (a recomputation)`; `name` is that of the call of the other run in its place."""
+    text = name or call.name
+    if module and module != call.key:
+        text = Message("call.in", call=text, module=module)
+    return Message("call.recomputation", call=text) if call.recompute else text
+
+
+def sentence(found: Candidate, call: Call, module: Optional[str], later: Optional[int]) -> Message:
+    if found.said is not None:
         return found.said
-    where = f" in {module}" if module and module != call.key else ""
-    where += " (a recomputation)" if call.recompute else ""
+    row, text = found.row, call_text(call, module)
     slot = slot_text(call, row.slot) if row else ""
-    reason = row.reason if row else ""
-    name = call.name
     if found.kind == "weight":
-        return _weight_sentence(row, module or name, later)
+        return _weight_sentence(row, module or call.name, later)
     if found.kind == "gradient" and row is not None:
-        return _gradient_sentence(row, name, where, module or name, slot)
-    if found.kind == "call" and found.match.target and found.match.golden:
-        name = _both_names(found.match, where)
-        where = ""
-    return {
-        "input": f"{name}{where} received a different {slot}, which no recorded call produced",
-        "wiring": f"{name}{where} received a different {slot}, though what was recorded before it agrees",
-        "swapped": f"{name}{where} was given its operands swapped",
-        "argument": f"{name}{where} was called with a different argument: {argument_text(call, row)}",
-        "call": f"{name}{where} returns a different {slot}{'' if found.inputs.startswith(';') else ' '}{found.inputs}",
-        "dtype": f"{name}{where} computes in a different precision: {slot}: {reason}",
-        "missing call": f"{name}{where} is missing in the target{_cast_text(call)}",
-        "extra call": f"{name}{where} exists only in the target{_cast_text(call)}",
-        "replaced": _replaced(found, where),
-        "elsewhere": f"{name}{where}: the other run makes this call, but elsewhere",
-        "parameter gradient": f"the gradient of {slot.partition('.')[2] or slot} of {module or name} differs, "
-        "though no backward call that was compared does",
-        "random": f"{name}{where} drew different random numbers",
-        "choice": f"{name}{where} selected different elements; its inputs differ only by rounding",
-        "received": f"{name}{where} received a difference from another rank",
-    }[found.kind]
+        return _gradient_sentence(row, text, module or call.name, slot)
+    if found.kind == "call":
+        both = _both_names(found.match, text)
+        seen = found.inputs.id in ("inputs.unseen", "inputs.one_unseen")
+        return Message("origin.call_unseen" if seen else "origin.call", call=both, slot=slot, inputs=found.inputs)
+    if found.kind in _RECEIVING:
+        return Message(_RECEIVING[found.kind], call=text, slot=slot)
+    if found.kind in _PLAIN:
+        said = Message(_PLAIN[found.kind], call=text)
+        return _with_cast(said, call) if found.kind in ("missing call", "extra call") else said
+    if found.kind == "argument":
+        return Message("origin.argument", call=text, argument=argument_text(call, row))
+    if found.kind == "dtype":
+        return Message("origin.dtype", call=text, slot=slot, why=row.reason if row else "")
+    if found.kind == "replaced":
+        return _replaced(found, call, module)
+    assert found.kind == "parameter gradient", found.kind
+    return Message("origin.parameter_gradient", slot=slot.partition(".")[2] or slot, module=module or call.name)
 
 
-def _gradient_sentence(row: Row, name: str, where: str, module: str, slot: str) -> str:
+_RECEIVING = {"input": "origin.input", "wiring": "origin.wiring"}
+_PLAIN = {
+    "swapped": "origin.swapped",
+    "missing call": "origin.missing_call",
+    "extra call": "origin.extra_call",
+    "elsewhere": "origin.elsewhere",
+    "random": "origin.random",
+    "choice": "origin.choice",
+    "received": "origin.received",
+}
+"""Sentences that name the call only."""
+
+
+def _gradient_sentence(row: Row, text: str, module: str, slot: str) -> Message:
     cut = not (row.target or {}).get("requires_grad")
-    what = "the gradient is cut off" if cut else "the gradient is not detached"
-    more = "" if cut else ", but is in the golden run"
     if row.slot.startswith("parameters."):
-        return f"{what}{more}: {row.slot.partition('.')[2]} of {module}: {row.reason}"
-    return f"{what} at {name}{where}{more}: {slot}: {row.reason}"
+        name = row.slot.partition(".")[2]
+        id = "gradient.cut_parameter" if cut else "gradient.kept_parameter"
+        return Message(id, name=name, module=module, why=row.reason)
+    return Message("gradient.cut" if cut else "gradient.kept", call=text, slot=slot, why=row.reason)
 
 
-def _cast_text(call: Call) -> str:
-    """How an API changes the dtype of its first argument; empty if it does not."""
+def _with_cast(said: Message, call: Call) -> Message:
+    """The sentence, with how an API changes the dtype of its first argument, if it does."""
     if call.kind != "api":
-        return ""
+        return said
     found = {slot: distance.dtype_name(item) for slot, item in slots(call) if item is not None and is_tensor(item)}
     before, after = found.get("input.0"), found.get("output.0")
-    return f": it turns {before} into {after}" if before and after and before != after else ""
+    if not before or not after or before == after:
+        return said
+    return Message("origin.cast", said=said, before=before, after=after)
 
 
-def _weight_sentence(row: Optional[Row], module: str, later: Optional[int]) -> str:
-    slot = row.slot.partition(".")[2] if row else ""
-    when = "before anything ran"
-    if later is not None:
-        when = f"at the start of step {later}, though the step before agrees: look at the optimizer"
-    what = "differs"
-    if row is not None and row.why.kind is Kind.DTYPE:
-        what = row.reason.removeprefix("the dtype ").replace("is ", "has a different dtype (", 1) + ")"
-    return f"{slot} of {module} {what} {when}" if slot == "weight" else f"weight {slot} of {module} {what} {when}"
+def _weight_sentence(row: Optional[Row], module: str, later: Optional[int]) -> Message:
+    name = row.slot.partition(".")[2] if row else ""
+    weight = Message("weight.only", module=module)
+    if name != "weight":
+        weight = Message("weight.named", name=name, module=module)
+    if row is not None and row.why.kind is Kind.DTYPE and row.why.detail is not None:
+        if later is None:
+            return Message("weight.dtype", weight=weight, dtypes=row.why.detail)
+        return Message("weight.dtype_later", weight=weight, dtypes=row.why.detail, step=later)
+    if later is None:
+        return Message("weight.differs", weight=weight)
+    return Message("weight.later", weight=weight, step=later)
 
 
-def _both_names(match: Match, where: str) -> str:
-    assert match.target is not None
-    assert match.golden is not None
+def _both_names(match: Match, text: str) -> str:
+    if match.target is None or match.golden is None:
+        return text
     if match.target.key == match.golden.key or match.how in ("renamed", "mapping"):
-        return f"{match.target.name}{where}"
-    return f"{match.target.name}{where}, which replaces {match.golden.name},"
+        return text
+    return Message("call.replacing", call=text, golden=match.golden.name)
 
 
-def _replaced(found: Candidate, where: str) -> str:
-    name, other = found.match.call.name, found.other
+def _replaced(found: Candidate, call: Call, module: Optional[str]) -> Message:
+    name, other = call.name, found.other
     golden, target = (name, other) if found.match.target is None else (other, name)
-    return f"{golden}{where} is replaced by {target} in the target"
+    return Message("origin.replaced", golden=call_text(call, module, golden), target=target)
 
 
-_STATE = "compare how the two runs load or initialise their weights and buffers (seed, checkpoint, dtype)"
-_CODE = (
-    "compare this code of the two runs: one was changed, takes a different branch, or a different version is installed"
-)
+_STATE = Message("next.state")
+_CODE = Message("next.code")
 _NEXT = {
-    "training": "make this the same in both runs and compare again",
+    "training": Message("next.training"),
     "weight": _STATE,
     "parameter": _STATE,
     "buffer": _STATE,
-    "argument": "find where the two runs get this argument from, make it the same and compare again",
+    "argument": Message("next.argument"),
     "missing call": _CODE,
     "extra call": _CODE,
     "overwritten": _CODE,
-    "update": "compare how the two optimizers compute the update of this parameter",
+    "update": Message("next.update"),
     "replaced": _CODE,
     "elsewhere": _CODE,
     "swapped": _CODE,
-    "gradient": "look for detach(), torch.no_grad() and requires_grad_(False) just before this call",
-    "dtype": "look at autocast and at casts (to, float, half, bfloat16) around this call",
-    "random": "seed both runs in the same way (seed_all), or turn dropout off (rm_dropout)",
-    "parameter gradient": "look for hooks on this parameter, and for calls that use it in one run only",
+    "gradient": Message("next.gradient"),
+    "dtype": Message("next.dtype"),
+    "random": Message("next.random"),
+    "parameter gradient": Message("next.hooks"),
 }
 """What to do about a kind of suspect."""
 
-_UPDATE = "compare what changes weights between the two steps: optimizer settings, clipping, loss scale, loaded state"
 
-
-def next_step(found: Candidate, later: bool = False) -> str:
+def next_step(found: Candidate, later: bool = False) -> Message:
     """What to run next. `later`: an earlier step was compared too, and agrees."""
     row = found.row
     if found.kind == "weight" and later:
-        return _UPDATE
+        return Message("next.weights")
     if found.kind == "buffer" and found.phase is Phase.AFTER:
-        return "compare the code that writes this buffer in the two runs"
+        return Message("next.buffer")
     saved = row is not None and row.measured is not None
     if found.kind in _NEXT:
         return _NEXT[found.kind]
     if found.kind in PARALLEL_KINDS:
-        return "see what each rank has of this call: msprobe view TARGET GOLDEN, then Enter"
+        return Message("next.ranks")
     if found.kind == "call" and found.inputs == UNORDERED:
-        return (
-            "collect with summary_mode md5 to see other orders, or with --next-config FILE the tensors of the suspects"
-        )
+        return Message("next.order")
     if found.kind in ("input", "wiring"):
-        return "look at the code between the last recorded call and this one; --next-config FILE collects the tensors"
+        return Message("next.before")
     if saved:
-        return "run this call alone on the saved inputs: msprobe run_ut"
-    return "--next-config FILE writes a config.json that collects the tensors of the suspects"
+        return Message("next.run_ut")
+    return Message("next.collect")
 
 
 def spread(trace: Trace, found: Candidate) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from msprobe.watch import gauge
 from msprobe.watch.monitor import BaseMonitor, OnAlarm, list_models
 from msprobe.watch.settings import Config
 from msprobe.watch.step_figures import StepFigures
-from msprobe.watch.targets import GRAD, LEARNING_RATE, STATE, UPDATE
+from msprobe.watch.targets import GRAD, HEALTH_KINDS, LEARNING_RATE, STATE, UPDATE
 
 
 class Monitor(BaseMonitor):
@@ -65,6 +65,11 @@ class Monitor(BaseMonitor):
         self._differentiation = DifferentiationHook(self._parameters, settings.targets, self._guarded)
         if settings.replay is not None:
             notices.warn("replay has no effect with MindSpore: msprobe repeats steps of PyTorch models only.")
+        unknown = sorted(HEALTH_KINDS.intersection(settings.targets))
+        if unknown:
+            notices.warn(
+                f"the target {', '.join(unknown)} has no effect with MindSpore: msprobe measures it with PyTorch only."
+            )
         if settings.check_ranks:
             notices.warn_once(
                 "check_ranks has no effect with MindSpore; `msprobe watch` compares the ranks from their files."

@@ -15,6 +15,8 @@ from typing import Any, Optional
 
 import torch
 
+from msprobe.pytorch.watch.attention import AttentionHooks
+from msprobe.pytorch.watch.health import OutlierHooks, QuantisationHooks
 from msprobe.pytorch.watch.modules import ModuleHooks
 from msprobe.pytorch.watch.parameters import BackwardHooks, OptimizerHooks, Parameters, torch_optimizers, unwrapped
 from msprobe.pytorch.watch.ranks import RankCheck, facts, rank
@@ -24,7 +26,13 @@ from msprobe.watch import gauge
 from msprobe.watch.monitor import BaseMonitor, OnAlarm, list_models
 from msprobe.watch.settings import Config, WatchSettings
 from msprobe.watch.step_figures import StepFigures
-from msprobe.watch.targets import GRAD, SCALE, STATE, UPDATE
+from msprobe.watch.targets import ATTENTION_LOGITS, GRAD, OUTLIERS, QUANTISATION, SCALE, STATE, UPDATE
+
+_HEALTH: dict[str, Any] = {
+    ATTENTION_LOGITS: AttentionHooks,
+    OUTLIERS: OutlierHooks,
+    QUANTISATION: QuantisationHooks,
+}
 
 
 class Monitor(BaseMonitor):
@@ -64,7 +72,11 @@ class Monitor(BaseMonitor):
         self._backward = BackwardHooks(models, self._parameters, settings.targets, self._guarded)
         self._modules = ModuleHooks(models, self._recording, self._gauge, self._guarded)
         self._stale = StaleGradient(self._parameters, self._gauge, self._guarded)
-        self._hooks = (self._backward, self._modules, self._stale)
+        self._health: list[Any] = []
+        for kind, make in _HEALTH.items():
+            if kind in settings.targets:
+                self._health.append(make(models, self._recording, self._guarded))
+        self._hooks = (self._backward, self._modules, self._stale, *self._health)
         self._ranks = RankCheck(self._parameters, self._recording) if settings.check_ranks else None
         if settings.replay is not None:
             from msprobe.pytorch.watch.replay import Replay
@@ -84,6 +96,8 @@ class Monitor(BaseMonitor):
             self._is_quiet = False
 
     def _prepare(self, step: int, unchanged: bool) -> None:
+        for hooks in self._health:
+            hooks.prepare(step)
         super()._prepare(step, unchanged)
         if self._replay is not None:
             self._replay.prepare(step)
@@ -136,9 +150,14 @@ class Monitor(BaseMonitor):
             parameters.read_updates(found)
         self._gauge.resolve()
         self._modules.finish()
+        for hooks in self._health:
+            hooks.finish()
         if self._scale != 1:
-            scaled = self._recording.rows.mask("scaled")
-            found.reserve(len(scaled))[: len(scaled)][scaled, :4] /= self._scale  # norm, max, min, mean
+            rows = self._recording.rows
+            scaled, quantised = rows.mask("scaled"), rows.mask("quantised gradient")
+            table = found.reserve(len(rows))[: len(rows)]
+            table[scaled, :4] /= self._scale  # norm, max, min, mean
+            table[quantised, :2] /= self._scale  # norm and max
         return self._overflowed or (self._optimizers.sees_steps and not self._stepped)
 
     def _rates(self) -> tuple[dict[str, float], Iterable[str]]:

@@ -12,6 +12,7 @@ import { showRanks } from "./views/ranks_view.js";
 import { showRow, togglePick, toggleTrace } from "./views/row_view.js";
 import { clearFilters, showRows } from "./views/rows_view.js";
 import { showLegend } from "./views/runs_view.js";
+import { learn } from "./sentences.js";
 import { source } from "./source.js";
 import { emit, on, readAddress, set, state } from "./state.js";
 import { Table } from "./table_data.js";
@@ -120,6 +121,7 @@ function edges() {
 
 async function load() {
   const answer = await source.answer();
+  learn(answer.chinese);
   Object.assign(state, { answer, version: answer.version });
   document.body.dataset.kind = answer.kind;
   if (state.table === null) {
@@ -128,6 +130,7 @@ async function load() {
     await painted();
   }
   const [head, buffer] = await Promise.all([source.table(), source.columns()]);
+  learn(head.chinese);
   const before = state.table, table = new Table(head, buffer, answer.kind === "check" ? -1 : answer.row);
   const row = before && state.row >= 0 ? table.find(before, state.row) : -1;
   const picks = before ? [...state.picks].map((one) => table.find(before, one)).filter((one) => one >= 0) : [];

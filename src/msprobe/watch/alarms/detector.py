@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Callable, Optional
 
-from msprobe.watch.alarms import optimizer_rules, rules, weight_rules
+from msprobe.watch.alarms import health_rules, optimizer_rules, rules, weight_rules
 from msprobe.watch.alarms.alarm import Alarm
 from msprobe.watch.alarms.frame import Frame
 from msprobe.watch.alarms.history import History
 from msprobe.watch.alarms.loss_rules import LossRules
 from msprobe.watch.alarms.rules import DEFAULTS, Check, Hit
-from msprobe.watch.targets import GRAD, LOSS, SCALAR, is_state, order_of
+from msprobe.watch.targets import GRAD, LOSS, SCALAR, SCALE, format_of, is_state, order_of
 
 MOST_A_RULE = 20
 """How many alarms of one rule are kept at one step; the first says how many more there are."""
@@ -27,6 +27,10 @@ _MAKERS: dict[str, Callable[[float], Check]] = {
     "weight_decay": weight_rules.WeightDecay,
     "saturation": rules.make_saturation,
     "underflow": rules.make_underflow,
+    "scale_jump": health_rules.ScaleJump,
+    "noise_floor": health_rules.NoiseFloor,
+    "logit_growth": health_rules.LogitGrowth,
+    "massive_activation": health_rules.MassiveActivation,
     "update_large": optimizer_rules.UpdateLarge,
     "update_small": optimizer_rules.UpdateSmall,
     "clipped": optimizer_rules.Clipped,
@@ -51,6 +55,7 @@ class Detector:
         self._checks = [make(limit) for name, make in _MAKERS.items() if (limit := limits[name]) is not None]
         self._names_nan = limits["nan"] is not None
         self._loss = LossRules(limits["loss_spike"], limits["loss_drift"])
+        self._scale = health_rules.LossScale(limits["loss_scale"])
         self._history = History()
 
     def look(self, frame: Frame) -> list[Alarm]:
@@ -63,16 +68,17 @@ class Detector:
                 _alarm(frame, history, hit, len(hits) - 1 if place == 0 else 0)
                 for place, hit in enumerate(hits[:MOST_A_RULE])
             ]
-        alarms += self._of_loss(frame)
+        alarms += self._of_scalars(frame)
         history.add(frame.step, frame.logs())
         return sorted(alarms, key=lambda alarm: alarm.order)
 
-    def _of_loss(self, frame: Frame) -> Iterator[Alarm]:
+    def _of_scalars(self, frame: Frame) -> Iterator[Alarm]:
         loss = frame.scalars.get(LOSS)
-        if loss is None:
-            return
-        for rule, began, sentence, value, usual in self._loss.look(frame.step, loss, self._names_nan):
-            yield Alarm(began, rule, SCALAR, LOSS, f"At step {began} the loss {sentence}.", value, usual)
+        if loss is not None:
+            for rule, began, sentence, value, usual in self._loss.look(frame.step, loss, self._names_nan):
+                yield Alarm(began, rule, SCALAR, LOSS, f"At step {began} the loss {sentence}.", value, usual)
+        for rule, began, sentence, value, usual in self._scale.look(frame):
+            yield Alarm(began, rule, SCALAR, SCALE, f"From step {began} on the loss scale {sentence}.", value, usual)
 
 
 def _order(frame: Frame, hit: Hit) -> tuple[int, int, int]:
@@ -92,6 +98,8 @@ _KINDS = {
     "output": "the output of {}",
     "input_grad": "the gradient of the input of {}",
     "output_grad": "the gradient of the output of {}",
+    "attention_logits": "the attention of {}",
+    "outliers": "the output of {}",
 }
 
 
@@ -101,6 +109,10 @@ def in_words(kind: str, name: str) -> str:
         return f"the {name}"
     if is_state(kind):
         return f"the optimizer state {kind[len('state.') :]} of {name}"
+    form = format_of(kind)
+    if form:
+        module, _, role = name.rpartition(".")
+        return f"{_KINDS[role].format(f'{module}.weight' if role == 'weight' else module or 'the model')} in {form}"
     return _KINDS[kind].format(name or "the model")
 
 

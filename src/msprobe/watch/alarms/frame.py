@@ -74,6 +74,11 @@ class Rows:
         return logs
 
 
+def _is_health(target: Target) -> bool:
+    """Whether its numbers are not those of a tensor."""
+    return of.general(target.kind) in of.HEALTH_KINDS
+
+
 _FIRST_MOMENTS = frozenset({"exp_avg", "momentum_buffer", "moment1", "moments1", "moments"})
 _MASKS: dict[str, Callable[[Target], bool]] = {
     "gradient": lambda t: t.kind == of.GRAD,
@@ -87,7 +92,13 @@ _MASKS: dict[str, Callable[[Target], bool]] = {
     "module": lambda t: t.kind in of.MODULE_KINDS,
     "output": lambda t: t.kind == of.OUTPUT,
     "matrix": lambda t: len(t.shape) >= 2,
-    "spiking": lambda t: t.kind not in (of.WEIGHT, of.UPDATE),
+    "spiking": lambda t: t.kind not in (of.WEIGHT, of.UPDATE) and not _is_health(t),
+    "health": _is_health,
+    "logits": lambda t: t.kind == of.ATTENTION_LOGITS,
+    "outliers": lambda t: t.kind == of.OUTLIERS,
+    "quantised": lambda t: bool(of.format_of(t.kind)),
+    "quantised gradient": lambda t: bool(of.format_of(t.kind)) and t.name.rpartition(".")[2] == of.GRADIENT_ROLE,
+    "cast": lambda t: of.format_of(t.kind) in ("", "fp16", "bf16"),
 }
 
 

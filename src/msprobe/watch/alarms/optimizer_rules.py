@@ -10,10 +10,8 @@ from msprobe.watch.alarms.alarm import OUTSIDE
 from msprobe.watch.alarms.frame import Frame
 from msprobe.watch.alarms.history import SETTLED, Array, History, Onset, Streak, extended
 from msprobe.watch.alarms.rules import Hit, _g, _rows, weight_norm
-from msprobe.watch.targets import GRAD, GRAD_BEFORE_CLIP, LEARNING_RATE, MAX, MEAN, MIN, NORM, ZERO
+from msprobe.watch.targets import GRAD, GRAD_BEFORE_CLIP, LEARNING_RATE, MAX, MIN, NORM, RATIO_COLUMN, ZERO
 
-RATIO_COLUMN = MEAN
-"""The column of an update's ratio: an update has no mean, so the ratio is stored there."""
 _SHAPE = (NORM, MAX, MIN)
 """Figures that are all multiplied by the same factor if a tensor is."""
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from msprobe.watch.alarms.frame import Frame
 from msprobe.watch.alarms.history import Array, History, Onset, Streak, extended, middle
-from msprobe.watch.targets import INF, MAX, NAN, NORM, SATURATION, UNDERFLOW, ZERO
+from msprobe.watch.targets import INF, MAX, NAN, NORM, SATURATION, UNDERFLOW, ZERO, format_of
 
 DEFAULTS: dict[str, Any] = {
     "nan": True,
@@ -33,6 +33,11 @@ DEFAULTS: dict[str, Any] = {
     "stale": 5,
     "saturation": 0.01,
     "underflow": 0.5,
+    "scale_jump": 32.0,
+    "noise_floor": math.sqrt(3),
+    "logit_growth": 100.0,
+    "massive_activation": 1000.0,
+    "loss_scale": 1.0,
     "loss_spike": 2.0,
     "loss_drift": 1.5,
     "ranks": 1e-5,
@@ -147,7 +152,7 @@ class Drift:
 
     def __call__(self, frame: Frame, history: History) -> Iterator[Hit]:
         holds = (history.median - history.base > self._limit) & frame.present
-        holds &= ~frame.rows.mask("update") & ~frame.rows.mask("state")
+        holds &= ~frame.rows.mask("update") & ~frame.rows.mask("state") & ~frame.rows.mask("health")
         for row in _rows(self._onset.of(holds)):
             if not self._matters(frame, history, row):
                 continue
@@ -282,7 +287,10 @@ def _crossed(values: Sequence[tuple[int, float]], level: float) -> int:
     return -1
 
 
-_OUTSIDE = {"underflow": "that become zero in", "saturation": "at or above the largest number of"}
+_OUTSIDE = {
+    "underflow": ("that become zero", " in the watched dtype"),
+    "saturation": ("at or above the largest number", " of the watched dtype"),
+}
 
 
 class Share:
@@ -295,11 +303,15 @@ class Share:
     def __call__(self, frame: Frame, history: History) -> Iterator[Hit]:
         share = frame.column(self._statistic)
         known = frame.present & ~np.isnan(share) & ~frame.rows.mask("state") & ~frame.rows.mask("weight")
+        if self._statistic == SATURATION:
+            known &= frame.rows.mask("cast")  # a scale of this step's own maximum leaves nothing far outside
         holds = known & (share > self._share)
         self._streak.update(frame.step, holds, known)
         needed = frame.steps_needed(self._steps) if self._steps > 1 else 1
         for row in _rows(self._streak.reaches(needed, holds)):
-            sentence = f"has {100 * share[row]:.3g}% of its elements {_OUTSIDE[self._name]} the watched dtype"
+            words, of_dtype = _OUTSIDE[self._name]
+            of_dtype = "" if format_of(frame.rows.targets[row].kind) else of_dtype
+            sentence = f"has {100 * share[row]:.3g}% of its elements {words}{of_dtype}"
             yield Hit(self._name, row, int(self._streak.began[row]), sentence, float(share[row]), self._share)
 
 

@@ -18,9 +18,9 @@ from msprobe.dump.untrusted.csv_cells import safe_cell
 from msprobe.watch.reading.run import RankRun, Run
 from msprobe.watch.reading.shards import global_norms
 from msprobe.watch.store import is_absent
-from msprobe.watch.targets import RATIO, STATISTICS, VALUE
+from msprobe.watch.targets import ALL_STATISTICS, VALUE
 
-COLUMNS = ("rank", "step", "kind", "name", *STATISTICS, RATIO, VALUE)
+COLUMNS = ("rank", "step", "kind", "name", *ALL_STATISTICS)
 Row = tuple[Any, ...]
 
 
@@ -42,11 +42,12 @@ def rows_of(rank: RankRun) -> Iterator[Row]:
     for step, numbers in zip(steps, table):
         absent = is_absent(numbers)
         for one, columns in zip(series, places):
-            if one.first >= len(numbers) or absent[one.first]:
+            there = ~absent[one.first : one.first + len(columns)]
+            if not there.any():
                 continue
             row: list[Any] = [rank.rank or 0, step, one.target.kind, one.target.name, *[None] * (len(COLUMNS) - 4)]
-            for value, column in zip(numbers[one.first :], columns):
-                row[column] = float(value)
+            for value, column, known in zip(numbers[one.first :], columns, there):
+                row[column] = float(value) if known else None
             yield tuple(row)
 
 

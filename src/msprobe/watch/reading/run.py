@@ -17,7 +17,7 @@ from msprobe.dump.items import read_number
 from msprobe.watch.alarms.alarm import Alarm
 from msprobe.watch.reading.database import NUMBER, NUMBER_OR_NULL, Database, Kind
 from msprobe.watch.store import ABSENT_BITS, ENDED, FORMAT, is_absent
-from msprobe.watch.targets import RATIO, STATISTICS, VALUE, Target, is_kind, label_of
+from msprobe.watch.targets import ALL_STATISTICS, Target, is_kind, label_of
 
 Array = np.ndarray[Any, Any]
 _NAME = re.compile(r"watch(?:_rank(\d{1,9}))?\.sqlite\Z")
@@ -25,7 +25,7 @@ _MOST_COLUMNS = 1 << 24
 _SMALL_TABLE = 1 << 23
 _FILLED = 16
 """In a large table at least one of this many cells must have a number; otherwise the file is damaged."""
-_STATISTICS = frozenset((*STATISTICS, RATIO, VALUE))
+_STATISTICS = frozenset(ALL_STATISTICS)
 _LAST_STEPS, _PAUSES, _PATIENCE = 20, 20, 120.0
 """A run lives if its last step is younger than 120 seconds, or than 20 times what its last 20 steps took each."""
 _PAIRS = ([int, float], [int, int])

@@ -27,6 +27,7 @@ from msprobe.compare.layout.faults.evidence import (
     load_case,
     name_dimensions,
     place_text,
+    slot_of,
 )
 from msprobe.compare.layout.faults.guilty import guilty_ranks, of_order, of_same_parts, of_slice
 from msprobe.compare.layout.faults.reductions import (
@@ -46,6 +47,7 @@ from msprobe.compare.origin.wording import Candidate
 from msprobe.compare.phases import Phase
 from msprobe.compare.rows import ERROR, is_tensor, slots_of
 from msprobe.dump.collectives import is_collective
+from msprobe.messages import Message
 
 
 def diagnose(found: Candidate, trace: Trace, training: tuple[int, ...] = (), alone: Sequence[Alone] = ()) -> Candidate:
@@ -125,21 +127,17 @@ def _of_gradient(found: Candidate, case: Case, trace: Trace, views: Loaded) -> O
         return None
     if views.shards.ndim == 0 or views.golden.size < 2:
         return of_own_part(found, case, _cases(trace), views)
-    where = f"{found.match.call.name}: {slot_text(found.match.call, case.row.slot)}"
     copies = copies_of(case, views)
     if len(copies) > 1 and max(one.error for one in copies) - min(one.error for one in copies) < CLOSE:
         return None
     local = local_shape(case.target.first)
-    for placement, word, what in ((A, "averaged", "average"), (P, "summed", "sum")):
+    for placement, id in ((A, "fault.not_averaged"), (P, "fault.not_summed")):
         for way in possible_ways(local, views.golden.shape, case.target.sizes, (placement,)):
             axes = way.along(placement)
             if not axes or error_with(views, way) > CLOSE:
                 continue
             name = name_dimensions(case.target, axes)
-            said = (
-                f"gradient not {word}: {where} differs from rank to rank, and the {what} over "
-                f"{group_text(case, axes[0])} is the golden run's: it was not reduced"
-            )
+            said = Message(id, where=slot_of(found, case), group=group_text(case, axes[0]))
             return Diagnosis("gradient not averaged", said, tuple(case.target.ranks), name)
     return of_own_part(found, case, _cases(trace), views)
 
@@ -158,9 +156,9 @@ def _of_factor(found: Candidate, case: Case, trace: Trace, views: Optional[Loade
     where, slot = place_text(found, trace), slot_text(found.match.call, case.row.slot)
     batch = _batch_dimensions(trace)
     for name, size in sorted(_sizes(case, trace).items(), key=lambda one: (one[0] != MICROBATCH, one[0] not in batch)):
-        kind, text = _factor_words(found, name, size, times)
-        if kind:
-            said = f"{kind}: {slot} of {where} is {_number(times)} times what it should be: {text}"
+        kind, fault, why = _factor_words(found, name, size, times)
+        if fault is not None and why is not None:
+            said = Message("fault.factor", fault=fault, slot=slot, where=where, times=f"{times:.4g}", why=why)
             ranks = tuple(case.target.ranks) if len(case.target.ranks) > 1 or name == MICROBATCH else ()
             if case.target.pieces is not None:  # the ranks that have nothing of this parameter were reduced with
                 ranks = tuple(sorted({rank for one in _cases(trace) for rank in one.target.ranks}))
@@ -196,25 +194,27 @@ def _batch_dimensions(trace: Trace) -> set[str]:
     return found or set()
 
 
-def _factor_words(found: Candidate, name: str, size: int, times: float) -> tuple[str, str]:
+def _factor_words(
+    found: Candidate, name: str, size: int, times: float
+) -> tuple[str, Optional[Message], Optional[Message]]:
+    """The kind of fault, its name in the sentence, and why."""
     more, less = math.isclose(times, size, rel_tol=0.01), math.isclose(times * size, 1.0, rel_tol=0.01)
     if not more and not less:
-        return "", ""
+        return "", None, None
     if name == MICROBATCH:
-        text = f"the loss of {size} microbatches is {'not divided' if more else 'divided once too often'} by {size}"
-        return "wrong microbatch scaling", text
-    ranks = f"{size} ranks" if name == ALL_RANKS else f"the {size} ranks of {name}"
+        why = Message("fault.loss_not_divided" if more else "fault.loss_divided", number=size)
+        return "wrong microbatch scaling", Message("fault.microbatch_scaling"), why
+    ranks = Message("fault.ranks_of", number=size, dimension=name)
+    if name == ALL_RANKS:
+        ranks = Message("fault.ranks", number=size)
     if found.phase is Phase.AFTER or found.match.call.direction == GRADS:
         if more:
-            return "gradient not averaged", f"the gradients of {ranks} were summed, not averaged"
-        return "wrong factor", f"it was divided by {size} once too often, the number of {ranks}"
+            why = Message("fault.summed_gradients", ranks=ranks)
+            return "gradient not averaged", Message("fault.gradient_not_averaged"), why
+        return "wrong factor", Message("fault.wrong_factor"), Message("fault.divided_often", number=size, ranks=ranks)
     if more:
-        return "reduced twice", f"it was summed over {ranks} once too often"
-    return "wrong factor", f"the sum over {ranks} was divided by {size}: a mean in place of a sum"
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}"
+        return "reduced twice", Message("fault.reduced_twice"), Message("fault.summed_often", ranks=ranks)
+    return "wrong factor", Message("fault.wrong_factor"), Message("fault.mean_of_sum", ranks=ranks, number=size)
 
 
 # A rank that computes something else
@@ -232,7 +232,7 @@ def _of_copy(found: Candidate, case: Case, trace: Trace, views: Optional[Loaded]
     dimension = name_dimensions(case.target, axes)
     fine = sorted({rank for one in copies if not one.bad for rank in one.ranks})
     where, slot = place_text(found, trace), slot_text(found.match.call, case.row.slot)
-    said = f"{slot} of {where} differs on {ranks_text(ranks)}; the copy on {ranks_text(fine)} is the golden run's"
+    said = Message("fault.copy", slot=slot, where=where, ranks=ranks_text(ranks), fine=ranks_text(fine))
     return Diagnosis(found.kind, said, ranks, dimension)
 
 
@@ -263,8 +263,8 @@ def _of_extra(found: Candidate, trace: Trace, ranks: tuple[int, ...], alone: Seq
     ]
     for one in own or [one for one in inside if one.call.parent == call.name and exchanges]:
         where = module_of(one.call, trace.groups) or module_of(call, trace.groups) or call.key
-        verb = "calls" if len(one.ranks) == 1 else "call"
-        said = f"only {ranks_text(one.ranks)} {verb} {one.name} in {where}; the other ranks and the golden run do not"
+        ranks_said = ranks_text(one.ranks)
+        said = Message("fault.extra_call", ranks=ranks_said, number=len(one.ranks), call=one.name, module=where)
         return Diagnosis("extra call", said, one.ranks)
     return None
 
@@ -281,8 +281,9 @@ def _of_argument(found: Candidate, case: Optional[Case], trace: Trace, ranks: tu
         if odd == ranks and len(odd) < len({rank for rank, _ in given}):
             value = next(own.get(slot) for rank, own in given if rank in odd)
             name = slot_text(found.match.call, slot).partition(" (")[0].removeprefix("input.")
-            text = f"{name} is {value}, not {theirs.get(slot)}"
-            said = f"{place_text(found, trace)} was called with a different argument on {ranks_text(ranks)}: {text}"
+            text = Message("setting.is", name=name, target=str(value), golden=str(theirs.get(slot)))
+            where = place_text(found, trace)
+            said = Message("origin.argument_on_ranks", call=where, ranks=ranks_text(ranks), argument=text)
             return Diagnosis("argument", said, ranks)
     return None
 

@@ -10,7 +10,7 @@ from msprobe.compare.layout.covering import ADDED_UP
 from msprobe.compare.layout.ways import P
 from msprobe.compare.origin.trace import Trace
 from msprobe.compare.origin.wording import UNORDERED, Candidate
-from msprobe.dump.plural import count
+from msprobe.messages import Message
 
 
 def with_doubts(found: Candidate, case: Optional[Case], trace: Trace) -> Candidate:
@@ -20,17 +20,14 @@ def with_doubts(found: Candidate, case: Optional[Case], trace: Trace) -> Candida
     doubts = []
     first, calls = _uncompared_before(found.index, trace)
     if calls:
-        doubts.append(
-            f"{count(calls, 'call')} before it, from {first} on, gave sums over ranks, which statistics do not "
-            "compare: the fault may be there"
-        )
+        doubts.append(Message("doubt.sums", number=calls, first=first))
     if not found.ranks and len(case.target.ranks) > 1:
-        doubts.append("statistics do not show on which rank")
+        doubts.append(Message("doubt.rank"))
     if found.inputs == UNORDERED:
-        doubts.append("statistics do not show the order of elements: the inputs may differ")
+        doubts.append(Message("doubt.order"))
     if not doubts:
         return found
-    doubts[-1] += "; collect the tensors of these calls (--next-config FILE)"
+    doubts[-1] = Message("also", parts=[doubts[-1], Message("doubt.collect")])
     return replace(found, evidence=(*found.evidence, *doubts))
 
 

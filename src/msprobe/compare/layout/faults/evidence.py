@@ -15,9 +15,11 @@ from msprobe.compare.layout.dimensions import ALL_RANKS, ranks_text
 from msprobe.compare.layout.fitting import Fit, error_of, fit
 from msprobe.compare.layout.shards import Shards, load
 from msprobe.compare.layout.ways import REDUCED, Array, R, Way, assemble, axis_of, shard
+from msprobe.compare.origin.arguments import slot_text
 from msprobe.compare.origin.trace import Trace, module_of
 from msprobe.compare.origin.wording import Candidate
 from msprobe.compare.reasons import Reason
+from msprobe.messages import Message
 
 CLOSE = 1e-3
 """Tensors that differ by less are the same."""
@@ -30,7 +32,7 @@ class Diagnosis(NamedTuple):
     another call that is to be named."""
 
     kind: str
-    said: str
+    said: Message
     ranks: tuple[int, ...] = ()
     dimension: str = ""
     at: Optional[int] = None
@@ -62,7 +64,7 @@ def load_case(case: Case) -> Optional[Loaded]:
 def place_text(found: Candidate, trace: Trace) -> str:
     call = found.match.call
     module = module_of(call, trace.groups)
-    return f"{call.name} in {module}" if module and module != call.key else call.name
+    return Message("call.in", call=call.name, module=module) if module and module != call.key else call.name
 
 
 class Copy(NamedTuple):
@@ -112,6 +114,12 @@ def _merged(case: Case) -> tuple[list[statistics.Item], statistics.Item]:
     return statistics.merge(case.target, layout.target), statistics.merge(case.golden, layout.golden)[0]
 
 
+def slot_of(found: Candidate, case: Case) -> Message:
+    """`X: input.0`."""
+    call = found.match.call
+    return Message("named", name=call.name, said=slot_text(call, case.row.slot))
+
+
 def name_dimensions(shards: Shards, axes: Sequence[int]) -> str:
     return ", ".join(shards.names[axis] for axis in axes if shards.sizes[axis] > 1)
 
@@ -123,12 +131,12 @@ def error_with(views: Loaded, way: Way) -> float:
         return math.inf
 
 
-def group_text(case: Case, axis: int) -> str:
+def group_text(case: Case, axis: int) -> Message:
     """`tp (ranks 0, 1)`: a dimension with the first of its groups of ranks."""
     others = [other for other in range(len(case.target.sizes)) if other != axis]
     first = ranks_text(case.target.ranks_at(others, [0] * len(others)))
     name = case.target.names[axis]
-    return first if name == ALL_RANKS else f"{name} ({first})"
+    return first if name == ALL_RANKS else Message("fault.group", dimension=name, ranks=first)
 
 
 def golden_at(views: Loaded, place: tuple[int, ...], but: Optional[int] = None) -> Array:

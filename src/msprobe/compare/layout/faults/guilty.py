@@ -32,6 +32,7 @@ from msprobe.compare.origin.trace import Trace, module_of
 from msprobe.compare.origin.wording import Candidate
 from msprobe.compare.phases import Phase
 from msprobe.dump.collectives import is_collective
+from msprobe.messages import Message
 
 
 def of_slice(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optional[Diagnosis]:
@@ -40,7 +41,7 @@ def of_slice(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optio
     sliced = [axis for axis, one in enumerate(way.placements) if axis_of(one) is not None]
     if not sliced:
         return None
-    wrong: dict[str, list[int]] = {}
+    wrong: dict[Message, list[int]] = {}
     axis = axis_of(way.placements[sliced[0]])
     assert axis is not None
     for place in np.ndindex(views.shards.shape):
@@ -51,19 +52,20 @@ def of_slice(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optio
         rank = case.target.held[int(case.target.cells[place])].rank
         start = _find(piece, whole, axis)
         if start is not None:
-            wrong.setdefault(f"elements {start}-{start + piece.shape[axis] - 1} of dimension {axis}", []).append(rank)
+            last = start + piece.shape[axis] - 1
+            wrong.setdefault(Message("fault.elements", first=start, last=last, axis=axis), []).append(rank)
         elif _same_rows(piece, own, axis):
-            wrong.setdefault("its slices in a different order", []).append(rank)
+            wrong.setdefault(Message("fault.other_order"), []).append(rank)
     if not wrong:
         return None
     call, row = found.match.call, case.row
-    said = "; ".join(
-        f"{ranks_text(ranks)} {'has' if len(ranks) == 1 else 'have'} {text}" for text, ranks in wrong.items()
-    )
-    if not row.slot.startswith("parameters.") and not _is_permuted(views, sliced[0]):
-        said += ": a different part of the data than its own"
+    parts = [
+        Message("fault.has", ranks=ranks_text(ranks), number=len(ranks), what=text) for text, ranks in wrong.items()
+    ]
+    of_data = not row.slot.startswith("parameters.") and not _is_permuted(views, sliced[0])
     ranks = tuple(sorted({rank for one in wrong.values() for rank in one}))
-    said = f"shard mis-sliced: {slot_text(call, row.slot)} of {place_text(found, trace)}: {said}"
+    id = "fault.sliced_data" if of_data else "fault.sliced"
+    said = Message(id, slot=slot_text(call, row.slot), where=place_text(found, trace), parts=parts)
     return Diagnosis("shard mis-sliced", said, ranks, case.target.names[sliced[0]])
 
 
@@ -89,8 +91,8 @@ def of_same_parts(found: Candidate, case: Case, trace: Trace, views: Optional[Lo
                 same.setdefault((key, others), set()).add(case.target.held[at].rank)
         ranks = tuple(sorted({rank for group in same.values() if len(group) > 1 for rank in group}))
         if ranks:
-            what = f"{slot_text(found.match.call, case.row.slot)} of {place_text(found, trace)}"
-            said = f"shard mis-sliced: {what} is the same on {ranks_text(ranks)}: each should have a part of its own"
+            slot, where = slot_text(found.match.call, case.row.slot), place_text(found, trace)
+            said = Message("fault.same_part", slot=slot, where=where, ranks=ranks_text(ranks))
             return Diagnosis("shard mis-sliced", said, ranks, case.target.names[axis])
     return None
 
@@ -135,9 +137,13 @@ def _reordered(found: Candidate, case: Case, trace: Trace, layout: Layout) -> Di
     axis, order = layout.orders[0]
     place = {int(mine): golden for golden, mine in enumerate(order)}
     first = [place[mine] for mine in range(len(order) // max(1, math.prod(case.target.sizes)))]
-    said = (
-        f"shard mis-sliced: {slot_text(found.match.call, case.row.slot)} of {place_text(found, trace)} has the slices "
-        f"of dimension {axis} in a different order: rank {case.target.ranks[0]} has elements {_ranges(first)}"
+    said = Message(
+        "fault.reordered",
+        slot=slot_text(found.match.call, case.row.slot),
+        where=place_text(found, trace),
+        axis=axis,
+        rank=case.target.ranks[0],
+        elements=_ranges(first),
     )
     return Diagnosis("shard mis-sliced", said, tuple(case.target.ranks), name_dimensions(case.target, (0,)))
 

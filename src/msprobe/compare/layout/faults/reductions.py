@@ -7,10 +7,10 @@ from typing import Optional
 
 import numpy as np
 
-from msprobe.compare.calls import BACKWARD, GRADS
+from msprobe.compare.calls import BACKWARD, GRADS, Call
 from msprobe.compare.layout.case import Case
 from msprobe.compare.layout.dimensions import ranks_text
-from msprobe.compare.layout.faults.evidence import CLOSE, Diagnosis, Loaded, golden_at, group_text, load_case
+from msprobe.compare.layout.faults.evidence import CLOSE, Diagnosis, Loaded, golden_at, group_text, load_case, slot_of
 from msprobe.compare.layout.fitting import error_of, fit
 from msprobe.compare.layout.flat import PartItem
 from msprobe.compare.layout.shards import load
@@ -22,6 +22,7 @@ from msprobe.compare.origin.wording import Candidate
 from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import Reason
 from msprobe.compare.rows import Row
+from msprobe.messages import Message
 
 
 def of_reduction(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optional[Diagnosis]:
@@ -72,33 +73,35 @@ def _compare_reductions(
         return None
     place = _maker(index + 1, trace, trace.groups[index][0].call.direction)
     maker = trace.groups[index if place is None else place][0].call
-    what = f"{maker.name} in {module_of(maker, trace.groups) or maker.key}"
+    what = Message("call.in", call=maker.name, module=module_of(maker, trace.groups) or maker.key)
     group, ranks = group_text(case, axis), tuple(case.target.ranks)
     if _alike(views.shards, alone) or _alike(views.shards, _in_place_of(views, own, alone)):
-        word = "all-reduce" if parts.flat[0].shape == views.shards.flat[0].shape else "reduce-scatter"
-        reduction = f"{word} of the gradient" if maker.direction == BACKWARD else word
-        said = (
-            f"missing {reduction}: {found.match.call.name} is given what {what} computed on each rank alone, "
-            f"not the sum over {group}"
-        )
+        same = parts.flat[0].shape == views.shards.flat[0].shape
+        word = "all-reduce" if same else "reduce-scatter"
+        said = _missing(word, found, maker, what, group)
         return Diagnosis("missing all-reduce", said, ranks, names[axis], place)
     size = parts.shape[axis]
-    for times, kind, text in (
-        (size, "reduced twice", f"was summed over {group} once too often"),
-        (1 / size, "wrong factor", f"was averaged over {group}, not summed"),
+    for times, kind, id in (
+        (size, "reduced twice", "fault.result_summed_often"),
+        (1 / size, "wrong factor", "fault.result_averaged"),
     ):
         if _alike(views.shards, _in_place_of(views, own, _scaled(own, times))):
-            return Diagnosis(kind, f"{kind}: the result of {what} {text}", ranks, names[axis], place)
+            return Diagnosis(kind, Message(id, call=what, group=group), ranks, names[axis], place)
     for other in range(len(sizes)):
         if other != axis and sizes[other] > 1 and _alike(views.shards, _seen(views, _sums(parts, other))):
-            said = (
-                f"wrong group: the partial sums of {what} were summed over {group_text(case, other)}, not over {group}"
-            )
+            said = Message("fault.other_group", call=what, other=group_text(case, other), group=group)
             return Diagnosis("wrong group", said, ranks, names[other], place)
     if parts.ndim > 1 and _alike(views.shards, _seen(views, _sums(parts, None))):
-        said = f"wrong group: the partial sums of {what} were summed over all ranks, not over {group}"
+        said = Message("fault.other_group", call=what, other=Message("fault.all_ranks"), group=group)
         return Diagnosis("wrong group", said, ranks, names[axis], place)
     return None
+
+
+def _missing(reduction: str, found: Candidate, maker: Call, what: Message, group: Message) -> Message:
+    """`what` is the call that made the parts, with its module."""
+    if maker.direction == BACKWARD:
+        reduction = Message("fault.of_gradient", reduction=reduction)
+    return Message("fault.missing", reduction=reduction, call=found.match.call.name, maker=what, group=group)
 
 
 def _seen(views: Loaded, whole: Array) -> Array:
@@ -157,11 +160,13 @@ def of_two_stages(found: Candidate, case: Case, trace: Trace, views: Loaded) -> 
             theirs = assemble(own.shards, own.layout.target)[0] if own is not None else None
             if theirs is None or theirs.shape != ours.shape or error_of(ours + theirs, views.golden) > CLOSE:
                 continue
-            where = f"{found.match.call.name}: {slot_text(found.match.call, case.row.slot)}"
-            said = (
-                f"gradient not summed: {where} is what {ranks_text(case.target.ranks)} computed alone; with the "
-                f"gradient of {row.slot.partition('.')[2]} of {match.call.key} on {ranks_text(other.target.ranks)} "
-                "it is the golden run's: two stages have this weight"
+            said = Message(
+                "fault.two_stages",
+                where=slot_of(found, case),
+                ranks=ranks_text(case.target.ranks),
+                name=row.slot.partition(".")[2],
+                module=match.call.key,
+                others=ranks_text(other.target.ranks),
             )
             return Diagnosis("gradient not averaged", said, tuple(sorted({*case.target.ranks, *other.target.ranks})))
     return None
@@ -181,8 +186,7 @@ def of_own_part(found: Candidate, case: Case, cases: Iterable[Case], views: Load
         parts = {} if isinstance(alone, Reason) else dict(zip((one.rank for one in other.target.held), alone))
         fits = [fit(part, shard) for part, shard in _own_slices(case, views, parts)]
         if fits and all(one.error < CLOSE and abs(one.factor / fits[0].factor - 1) < CLOSE for one in fits):
-            where = f"{found.match.call.name}: {slot_text(found.match.call, case.row.slot)}"
-            said = f"gradient not averaged: {where} is on each rank what this rank computed alone: it was not reduced"
+            said = Message("fault.own_gradient", where=slot_of(found, case))
             return Diagnosis("gradient not averaged", said, tuple(other.target.ranks), other.target.names[0])
     return None
 
@@ -219,10 +223,13 @@ def of_unreduced(found: Candidate, case: Case, trace: Trace, views: Optional[Loa
                 continue
             axes = other.layout.target.along(P)
             if axes:
-                what = f"{match.call.name} in {module_of(match.call, trace.groups) or match.call.key}"
-                said = (
-                    f"missing all-reduce: {found.match.call.name} is given what {what} computed on each rank alone, "
-                    f"not the sum over {group_text(other, axes[0])}"
+                module = module_of(match.call, trace.groups) or match.call.key
+                said = Message(
+                    "fault.missing",
+                    reduction="all-reduce",
+                    call=found.match.call.name,
+                    maker=Message("call.in", call=match.call.name, module=module),
+                    group=group_text(other, axes[0]),
                 )
                 ranks, name = tuple(other.target.ranks), other.target.names[axes[0]]
                 return Diagnosis("missing all-reduce", said, ranks, name, index)
@@ -245,20 +252,15 @@ def of_partial_input(found: Candidate, case: Case, trace: Trace, views: Loaded) 
         parts = load(given.target)
         if not isinstance(parts, Reason) and _alike(parts, np.roll(parts, 1, axes[0])):
             group = group_text(given, axes[0])
-            said = (
-                f"wrong factor: {slot_text(found.match.call, row.slot)} of {found.match.call.name} is the same on "
-                f"every rank and 1/{parts.shape[axes[0]]} of what it should be: "
-                f"a mean over {group} in place of a sum"
-            )
+            call, number = found.match.call, int(parts.shape[axes[0]])
+            slot = slot_text(call, row.slot)
+            said = Message("fault.mean_input", slot=slot, call=call.name, number=number, group=group)
             return Diagnosis("wrong factor", said, tuple(given.target.ranks), name, _giver(found.index, trace))
         maker = _maker(found.index, trace, found.match.call.direction)
         made = trace.groups[maker][0].call if maker is not None else found.match.call
         module = module_of(made, trace.groups) or made.key
-        what = "all-reduce of the gradient" if found.match.call.direction == BACKWARD else "all-reduce"
-        said = (
-            f"missing {what}: {found.match.call.name} is given what {made.name} in {module} computed on each rank "
-            f"alone, not the sum over {group_text(given, axes[0])}"
-        )
+        what = Message("call.in", call=made.name, module=module)
+        said = _missing("all-reduce", found, found.match.call, what, group_text(given, axes[0]))
         return Diagnosis("missing all-reduce", said, tuple(given.target.ranks), name, maker)
     return None
 

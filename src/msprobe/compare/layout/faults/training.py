@@ -13,8 +13,8 @@ from msprobe.compare.origin.optimizer_steps import names_of
 from msprobe.compare.origin.training import TrainingDifference, training_differences
 from msprobe.compare.phases import Phase
 from msprobe.compare.sources import Source
-from msprobe.dump.plural import count
 from msprobe.dump.reader import RankDump
+from msprobe.messages import Message
 
 Event = Mapping[str, Any]
 
@@ -33,8 +33,11 @@ def joined_training(task: JoinTask) -> tuple[list[TrainingDifference], tuple[int
     ranks = tuple(rank for rank, said in found.items() if any(not one.note_only for one in said))
     if not ranks:
         return found[min(found)], ()
-    only = "" if len(ranks) == len(found) else f" on {ranks_text(ranks)}"
-    return [one._replace(sentence=f"{one.sentence}{only}") for one in found[ranks[0]]], ranks
+    said = found[ranks[0]]
+    if len(ranks) < len(found):
+        only = ranks_text(ranks)
+        said = [one._replace(sentence=Message("training.on_ranks", said=one.sentence, ranks=only)) for one in said]
+    return said, ranks
 
 
 def _comparable(target: Sequence[Event], golden: Sequence[Event]) -> tuple[list[Any], list[Any]]:
@@ -83,8 +86,9 @@ def _left_out(task: JoinTask) -> dict[int, list[TrainingDifference]]:
                 lost = lost | (other - names)
         if lost and names:
             first = min(lost)
-            more = f" and {count(len(lost) - 1, 'more parameter')}" if len(lost) > 1 else ""
-            text = f"the optimizer does not update {first}{more}; the golden run does"
+            text = Message("training.left_out", name=first)
+            if len(lost) > 1:
+                text = Message("training.more_left_out", name=first, more=len(lost) - 1)
             found[rank] = [TrainingDifference(text, Phase.AFTER, "optimizer")]
     return found
 

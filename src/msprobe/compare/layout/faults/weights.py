@@ -17,27 +17,29 @@ from msprobe.compare.layout.ways import Array, R, assemble
 from msprobe.compare.origin.trace import Trace
 from msprobe.compare.origin.wording import Candidate
 from msprobe.dump.parallel import Layout, Mesh
+from msprobe.messages import Message
 
 
 def of_weight(found: Candidate, case: Case, trace: Trace, views: Optional[Loaded]) -> Optional[Diagnosis]:
     row = case.row
     if not row.slot.startswith("parameters.") or found.kind != "weight" or case.layout is None:
         return None
-    name = f"{row.slot.partition('.')[2]} of {row.match.call.key}"
+    name, module = row.slot.partition(".")[2], row.match.call.key
     copies = copies_of(case, views)
     bad = [one for one in copies if one.bad]
     if bad and len(bad) < len(copies):
         ranks = tuple(sorted({rank for one in bad for rank in one.ranks}))
         dimension = name_dimensions(case.target, case.layout.target.along(R))
         fine = sorted({rank for one in copies if not one.bad for rank in one.ranks})
-        said = f"replica not synchronised: {name} differs on {ranks_text(ranks)} from the copy on {ranks_text(fine)}"
+        copies_said = {"ranks": ranks_text(ranks), "fine": ranks_text(fine)}
+        said = Message("fault.replica", name=name, module=module, **copies_said)
         return Diagnosis("replica not synchronised", said, ranks, dimension)
     if views is None:
         return None
-    return of_slice(found, case, trace, views) or _of_stored_shard(case, views, name)
+    return of_slice(found, case, trace, views) or _of_stored_shard(case, views)
 
 
-def _of_stored_shard(case: Case, views: Loaded, name: str) -> Optional[Diagnosis]:
+def _of_stored_shard(case: Case, views: Loaded) -> Optional[Diagnosis]:
     """For a weight that the ranks store in shards and join before use: the ranks whose shards differ."""
     try:
         whole = assemble(views.shards, views.layout.target)[0]
@@ -48,8 +50,8 @@ def _of_stored_shard(case: Case, views: Loaded, name: str) -> Optional[Diagnosis
     if found is None:
         return None
     ranks, dimension = found
-    keep = "keeps" if len(ranks) == 1 else "keep"
-    said = f"the shard of {name} that {ranks_text(ranks)} {keep} differs before anything ran; the other shards agree"
+    name, module = case.row.slot.partition(".")[2], case.row.match.call.key
+    said = Message("fault.shard", name=name, module=module, ranks=ranks_text(ranks), number=len(ranks))
     return Diagnosis("weight", said, ranks, dimension)
 
 

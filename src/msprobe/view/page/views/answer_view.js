@@ -70,7 +70,7 @@ function render() {
       ...(answer.proof ? [proofOf(answer.proof)] : []), facts, answer.code ? codeOf(answer.code, render) : el("div"),
       answer.sides ? el("div", {}, el("div", { class: "dim mono", text: title(answer.slot) }), sideBySide(answer.sides, answer.golden !== null, true)) : el("div")));
   if (answer.notes.length && !state.folded)
-    box.append(el("details", { open: answer.notes.length < 3 }, el("summary", { text: `${t("notes")} (${answer.notes.length})` }), ...answer.notes.slice(0, 50).map((note) => el("div", { class: "dim wrap", text: title(note) }))));
+    box.append(el("details", { open: answer.notes.length < 3 }, el("summary", { text: `${t("notes")} (${answer.notes.length})` }), ...answer.notes.slice(0, 50).map((note) => el("div", { class: "dim wrap", text: title(inLanguage(note)) }))));
 }
 
 export function showAnswer() {
