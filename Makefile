@@ -71,7 +71,7 @@ VLLM := $(if $(MSPROBE_VLLM_PYTHON),,.venv-vllm/.installed)
 	.venv-vllm/bin/pip install --quiet --no-deps --no-build-isolation -e .
 	touch $@
 
-# Weights & Biases, MLflow and Parquet: packages that only these tests need.
+# Weights & Biases, MLflow, Parquet and Jupyter: packages that only these tests need.
 $(VENV)/.installed-slow: $(STAMP)
 	$(BIN)/pip install --quiet -e ".[dev,slow]"
 	touch $@

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
+from functools import cache
 from importlib import metadata
 from typing import NamedTuple
 
@@ -36,6 +37,7 @@ NEEDS: tuple[Need, ...] = (
 )
 
 
+@cache  # reading it takes 2 ms, and thousands of tests are looked at
 def release(package: str) -> Release:
     """(2, 13) for 2.13.0+cpu; empty if it is not installed."""
     try:
@@ -48,8 +50,7 @@ def release(package: str) -> Release:
 def missing(place: str) -> str:
     """Why a test cannot run with the installed frameworks; "" if it can."""
     for need in NEEDS:
-        found = release(need.package)
-        if fnmatchcase(place, need.pattern) and found and found < need.release:
+        if fnmatchcase(place, need.pattern) and () < release(need.package) < need.release:
             wanted = ".".join(map(str, need.release))
             return f"needs {need.package} {wanted}: {need.reason}"
     return ""

@@ -6,9 +6,15 @@ was left running. We have no such threads, so a run that ends with these words i
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 import signal
 import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
 from typing import Any, Callable, Optional
 
 ABORTED = "terminate called without an active exception"
@@ -29,6 +35,40 @@ def _run_group(command: list[str], timeout: Optional[float] = None, **options: A
             os.killpg(process.pid, signal.SIGKILL)
             raise
     return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+
+
+def ranks(script: Path, *arguments: object, count: int = 2, **more: str) -> subprocess.CompletedProcess[str]:
+    """Runs a script as `torchrun --nproc_per_node COUNT` does, with `more` in its environment and one thread a rank."""
+    return repeated(lambda: _run_ranks(str(script), [str(word) for word in arguments], count, more))
+
+
+def _run_ranks(script: str, arguments: list[str], count: int, more: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    server = _server()
+    with tempfile.TemporaryDirectory() as place:
+        printed = Path(place, "output"), Path(place, "errors")
+        request = {
+            "script": script, "arguments": arguments, "count": count, "environment": {**os.environ, **_THREADS, **more},
+            "output": str(printed[0]), "errors": str(printed[1]),
+        }  # fmt: skip
+        server.stdin.write(json.dumps(request) + "\n")
+        server.stdin.flush()
+        process = int(server.stdout.readline())
+        limit = threading.Timer(300, os.killpg, (process, signal.SIGKILL))
+        limit.start()
+        code = int(server.stdout.readline())
+        limit.cancel()
+        return subprocess.CompletedProcess([script, *arguments], code, *(path.read_text() for path in printed))
+
+
+_THREADS = {"OMP_NUM_THREADS": "1"}
+
+
+@functools.cache
+def _server() -> Any:
+    """The process that starts ranks. It ends with this one, whose end closes its stdin."""
+    command = [sys.executable, str(Path(__file__).with_name("forked_ranks.py"))]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env={**os.environ, **_THREADS})
 
 
 def repeated(attempt: Callable[[], Any]) -> Any:

@@ -18,6 +18,7 @@ ENVIRONMENT = {
     "TORCH_COMPILE_DISABLE": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_WORKER_MULTIPROC_METHOD": "fork",
+    "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # a function for the ranks, see _load_on_rank1
 }
 
 
@@ -38,12 +39,13 @@ def generate(
     samples: Path,
     dtype: str = "float32",
     loaded: Optional[Callable[[Any, Any], None]] = None,
+    rank1: Optional[Path] = None,
     in_child: bool = False,
     prompts: Optional[list[list[int]]] = None,
     sampling: Optional[dict[str, Any]] = None,
     **options: Any,
 ) -> None:
-    """One engine, one batch of prompts: writes a dump and the samples."""
+    """One engine, one batch of prompts: writes a dump and the samples. `rank1` is a checkpoint for rank 1 alone."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if in_child else "0"
     if dump is not None:
         config = samples.with_suffix(".config.json")
@@ -59,6 +61,8 @@ def generate(
         load_format="safetensors",
         **{"max_model_len": 128, **options},
     )
+    if rank1 is not None:
+        llm.collective_rpc(_load_on_rank1, args=(str(rank1),))
     if loaded is not None:
         runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
         loaded(runner.get_model(), runner)
@@ -74,6 +78,11 @@ def generate(
                 logprobs = [values[token].logprob for token, values in zip(made.token_ids, made.logprobs)]
                 line = {"prompt": list(one.prompt_token_ids), "response": list(made.token_ids), "logprobs": logprobs}
                 file.write(json.dumps({**line, "temperature": settings["temperature"]}) + "\n")
+
+
+def _load_on_rank1(worker: Any, path: str) -> None:
+    if worker.rank == 1:
+        worker.reload_weights(weights_path=path)
 
 
 def default_prompts(count: int = 6, seed: int = 0) -> list[list[int]]:

@@ -1,6 +1,7 @@
 """Faults for a vLLM engine, each with the module and the cause that `msprobe compare` has to name.
 
-`files` changes a copy of the checkpoint before the engine loads it, `loaded` changes the loaded model of the engine.
+`files` changes a copy of the checkpoint before the engine loads it, `loaded` changes the loaded model of the engine,
+with `only_rank1` only rank 1 of a tensor-parallel engine has the weights of the changed copy.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ class Fault:
     causes: tuple[str, ...]
     files: Optional[Callable[[dict[str, Any], dict[str, Any]], None]] = None
     loaded: Optional[Callable[[Any, Any], None]] = None
+    only_rank1: bool = False
     kinds: tuple[str, ...] = ("qwen3",)
     options: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
@@ -155,6 +157,7 @@ def _capped_logits(model: Any, runner: Any) -> None:
 
 
 LAYER1 = r"layers\.1\."
+TENSOR_PARALLEL = {"tensor_parallel_size": 2, "in_child": True}
 FAULTS = (
     Fault("epsilon", "norm", ("epsilon",), _setting(rms_norm_eps=1e-4), dtypes=("float32",)),
     Fault("theta", r"layers\.0\.self_attn", ("theta",), _rope(rope_theta=500000.0)),
@@ -222,9 +225,61 @@ FAULTS = (
         _noise(LAYER1 + r"self_attn\.v_proj\.bias", 1.0),
         kinds=("qwen2",),
     ),
+    Fault(
+        "stale shard of qkv on rank 1",
+        LAYER1 + "self_attn.q_proj",
+        ("stale_shard",),
+        _noise(LAYER1 + r"self_attn\.[qkv]_proj"),
+        only_rank1=True,
+        options=TENSOR_PARALLEL,
+    ),
+    Fault(
+        "stale shard of gate and up on rank 1",
+        LAYER1 + "mlp",
+        ("stale_shard",),
+        _noise(LAYER1 + r"mlp\.(gate|up)_proj"),
+        only_rank1=True,
+        options=TENSOR_PARALLEL,
+    ),
     Fault("temperature in raw log-probs", "", ("temperature",), loaded=_temperature(1)),
     Fault("temperature twice", "", ("temperature",), loaded=_temperature(2), options={"logprobs_mode": "raw_logprobs"}),
 )
+
+
+PAIRS = (
+    ("stale tensor", "stale head"),
+    ("stale k of a fused qkv", "stale rows of down_proj"),
+    ("stale norm", "stale head"),
+    ("theta", "stale tensor"),
+    ("no q norm", "stale head"),
+    ("attention scale", "stale rows of down_proj"),
+    ("swapped gate and up", "capped logits"),
+    ("stale tensor", "temperature in raw log-probs"),
+)
+"""Two faults at once, in the order of computation: the first is the answer, and both are found."""
+
+
+def both(first: Fault, second: Fault) -> Fault:
+    """A fault that plants two; its place and cause are those of the first."""
+    files, loaded = (
+        tuple(change for change in (getattr(first, name), getattr(second, name)) if change is not None)
+        for name in ("files", "loaded")
+    )
+    return Fault(
+        f"{first.name} and {second.name}",
+        first.module,
+        first.causes,
+        _each(files) if files else None,
+        _each(loaded) if loaded else None,
+    )
+
+
+def _each(changes: tuple[Callable[[Any, Any], None], ...]) -> Callable[[Any, Any], None]:
+    def change(one: Any, other: Any) -> None:
+        for made in changes:
+            made(one, other)
+
+    return change
 
 
 def damaged_copy(fault: Fault, clean: Path, path: Path) -> Path:

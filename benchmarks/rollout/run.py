@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from benchmarks.rollout import engine, models
-from benchmarks.rollout.faults import FAULTS, Fault, damaged_copy
+from benchmarks.rollout.faults import FAULTS, PAIRS, Fault, both, damaged_copy
 
 LONG = [[*range(1, 70)], [*range(1, 70), 300, 301], [*range(1, 66), 9, 8, 7]]
 CLEAN: dict[str, dict[str, Any]] = {
@@ -47,6 +47,7 @@ CLEAN: dict[str, dict[str, Any]] = {
         "sampling": {"max_tokens": 40},
         "enable_prefix_caching": False,
     },
+    "left padding of the trainer": {"kind": "llama", "padding": "left"},
     "prompt log-probs": {"kind": "llama", "sampling": {"prompt_logprobs": 0}},
     "child process": {"kind": "qwen3", "in_child": True},
     "tensor parallel 2": {"kind": "qwen3", "tensor_parallel_size": 2, "in_child": True},
@@ -74,6 +75,11 @@ def main() -> int:
                 if args.only in f"fault {fault.name}":
                     total += 1
                     wrong += not _fault(root, fault, kind, dtype)
+        named = {fault.name: fault for fault in FAULTS}
+        for first, second in PAIRS:
+            if args.only in f"pair {first} and {second}":
+                total += 1
+                wrong += not _pair(root, named[first], named[second], dtype)
     print(f"{total - wrong} of {total} right")
     if args.keep is None:
         shutil.rmtree(root)
@@ -93,10 +99,31 @@ def _fault(root: Path, fault: Fault, kind: str, dtype: str) -> bool:
     place = _place(root, f"fault {fault.name} {kind} {dtype}")
     clean = models.make(kind, place / "model", dtype, **fault.model)
     damaged = damaged_copy(fault, clean, place / "damaged")
-    found = _compare(place, damaged, clean, dtype, loaded=fault.loaded, **fault.options)
+    planted = {"model": clean, "rank1": damaged} if fault.only_rank1 else {"model": damaged}
+    found = _compare(place, clean=clean, dtype=dtype, loaded=fault.loaded, **planted, **fault.options)
     good = found is not None and is_right(fault, found)
     _tell(good, f"fault {fault.name}, {kind}", dtype, found, place)
     return good
+
+
+def _pair(root: Path, first: Fault, second: Fault, dtype: str) -> bool:
+    """Two faults at once: the first is the answer, and the second is among the findings."""
+    fault = both(first, second)
+    place = _place(root, f"pair {fault.name} {dtype}")
+    clean = models.make("qwen3", place / "model", dtype)
+    damaged = damaged_copy(fault, clean, place / "damaged")
+    found = _compare(place, damaged, clean, dtype, loaded=fault.loaded)
+    good = found is not None and is_right(fault, found) and _is_found(second, found)
+    _tell(good, f"pair {fault.name}", dtype, found, place)
+    return good
+
+
+def _is_found(fault: Fault, found: dict[str, Any]) -> bool:
+    if not fault.module:
+        return (found["logprob_cause"] or {}).get("cause") in fault.causes
+    return any(
+        re.search(fault.module, one["node"]["module"]) and one["cause"] in fault.causes for one in found["findings"]
+    )
 
 
 def is_right(fault: Fault, found: dict[str, Any]) -> bool:
@@ -109,16 +136,18 @@ def is_right(fault: Fault, found: dict[str, Any]) -> bool:
     return bool(re.search(fault.module, first["node"]["module"])) and first["cause"] in fault.causes
 
 
-def _compare(place: Path, model: Path, clean: Path, dtype: str, **scenario: Any) -> Optional[dict[str, Any]]:
+def _compare(
+    place: Path, model: Path, clean: Path, dtype: str, padding: str = "right", **scenario: Any
+) -> Optional[dict[str, Any]]:
     run = partial(engine.generate, model, place / "rollout", place / "samples.jsonl", dtype, **scenario)
     if not engine.in_fork(run, place / "engine.log"):
         return None
-    if not engine.in_fork(partial(_judge, place, clean, dtype), place / "compare.log"):
+    if not engine.in_fork(partial(_judge, place, clean, dtype, padding), place / "compare.log"):
         return None
     return dict(json.loads((place / "answer.json").read_text()))
 
 
-def _judge(place: Path, clean: Path, dtype: str) -> None:
+def _judge(place: Path, clean: Path, dtype: str, padding: str) -> None:
     import torch
 
     from msprobe.dump.reader import open_dump
@@ -127,9 +156,28 @@ def _judge(place: Path, clean: Path, dtype: str) -> None:
 
     torch.set_num_threads(1)
     lines = [json.loads(line) for line in (place / "samples.jsonl").read_text().splitlines()]
-    collect_trainer(load_model(clean, dtype), [one["prompt"] + one["response"] for one in lines], place / "trainer")
+    collect = collect_trainer if padding == "right" else _collect_left
+    collect(load_model(clean, dtype), [one["prompt"] + one["response"] for one in lines], place / "trainer")
     found = compare_by_token(open_dump(place / "rollout"), open_dump(place / "trainer"))
     (place / "answer.json").write_text(json.dumps(found.summary()))
+
+
+def _collect_left(model: Any, sequences: list[list[int]], output: Path) -> None:
+    """A trainer that pads on the left, with positions that count from the first token."""
+    import torch
+
+    from msprobe.pytorch import PrecisionDebugger
+
+    longest = max(map(len, sequences))
+    ids = torch.tensor([[0] * (longest - len(one)) + one for one in sequences])
+    mask = torch.tensor([[0] * (longest - len(one)) + [1] * len(one) for one in sequences])
+    debugger = PrecisionDebugger(dump_path=str(output), task="tensor", level="L0")
+    debugger.start(model=model)
+    with torch.no_grad():
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False)
+    debugger.stop()
+    debugger.step()
 
 
 def _import_readers() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,7 +28,7 @@ def test_it_names_versions_parts_and_places(capsys: pytest.CaptureFixture[str]) 
     _, seen = found(capsys)
     assert seen["PyTorch"] == ("ok", torch.__version__)
     assert seen["numpy"] == ("ok", numpy.__version__)
-    assert "all 4 are built" in seen["C parts"][1]
+    assert "all 6 are built" in seen["C parts"][1]
     assert str(Path.cwd()) in seen["here"][1]
     assert seen["mindstudio-probe"] == ("ok", "not in this environment")
 
@@ -111,3 +112,8 @@ def test_other_shells_know_every_verb(shell: str, capsys: pytest.CaptureFixture[
 def test_the_version_names_the_distribution() -> None:
     done = subprocess.run([sys.executable, "-m", "msprobe", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("(msprobe-precision)\n")
+
+
+def test_doctor_knows_every_extension_of_the_package() -> None:
+    setup = (Path(__file__).parents[2] / "setup.py").read_text(encoding="utf-8")
+    assert set(re.findall(r'"msprobe\.([\w.]+)"', setup)) == set(doctor.PARTS)

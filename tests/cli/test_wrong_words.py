@@ -50,3 +50,11 @@ def test_results_of_run_ut_are_named_with_their_verb(
     assert f"the results of run_ut, not a dump. Use: msprobe view {tmp_path}" in " ".join(
         capsys.readouterr().err.split()
     )
+
+
+def test_watch_of_a_dump_names_the_right_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rank = tmp_path / "step0" / "rank"
+    rank.mkdir(parents=True)
+    (rank / "dump.json").write_text('{"task": "statistics", "level": "L1", "framework": "pytorch", "data": {}}')
+    assert main(["watch", str(tmp_path)]) == 2
+    assert f"{tmp_path} is a dump, not a watched run. Use: msprobe show {tmp_path}" in capsys.readouterr().err

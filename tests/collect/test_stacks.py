@@ -12,10 +12,10 @@ def test_a_script_that_lists_all_objects_meanwhile_disturbs_nothing(monkeypatch)
     """gc.get_objects() in a different thread also takes what the writer is making."""
     kept = []
 
-    def read_slowly(filename: str, line: int) -> str:
+    def read_slowly(filename: str) -> list[str]:
         kept.append(gc.get_objects())
-        return "x = 1"
+        return ["x = 1\n"] * 2
 
-    monkeypatch.setattr(linecache, "getline", read_slowly)
+    monkeypatch.setattr(linecache, "getlines", read_slowly)
     rendered = render_positions.__wrapped__((("train.py", 1, "main"), ("train.py", 2, "run")))
     assert rendered == ("File train.py, line 1, in main, \n x = 1", "File train.py, line 2, in run, \n x = 1")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from msprobe.compare import Comparison
@@ -32,10 +33,17 @@ def step_only(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
     optimizer.step()
 
 
-def run(path: Path, model: nn.Module, loss: Loss = square, make: Any = adam, update: Step = step_only) -> Path:
+def run(
+    path: Path,
+    model: nn.Module,
+    loss: Loss = square,
+    make: Any = adam,
+    update: Step = step_only,
+    level: str = "mix",
+) -> Path:
     torch.set_num_threads(1)
     optimizer = make(model.parameters())
-    debugger = PrecisionDebugger(dump_path=str(path), task="statistics", level="mix")
+    debugger = PrecisionDebugger(dump_path=str(path), task="statistics", level=level)
     for step in range(2):
         debugger.start(model)
         loss(model, batch(step)).backward()
@@ -57,3 +65,49 @@ def small() -> nn.Module:
 
 def said(result: Comparison) -> str:
     return result.origin.sentence if result.origin is not None else result.verdict
+
+
+class Mine(torch.optim.SGD):
+    """An optimizer of the user that does what SGD does, but for a factor."""
+
+    factor = 1.0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for place, parameter in enumerate(group["params"]):
+                state = self.state[parameter].setdefault("momentum_buffer", torch.zeros_like(parameter))
+                state.mul_(0.9).add_(parameter.grad)
+                parameter.add_(state, alpha=-group["lr"] * (self.factor if place == 2 else 1.0))
+
+
+class Doubled(Mine):
+    factor = 2.0
+
+
+class Block(nn.Module):
+    def __init__(self, rewritten: bool, approximate: str) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.up, self.down = (nn.Linear(16, 16) for _ in range(5))
+        self.norm, self.rewritten, self.approximate = nn.LayerNorm(16), rewritten, approximate
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        scores = (q * 0.25) @ k.transpose(-1, -2) if self.rewritten else (q @ k.transpose(-1, -2)) * 0.25
+        x = x + scores.softmax(-1) @ v
+        return x + self.down(F.gelu(self.up(self.norm(x)), approximate=self.approximate))
+
+
+class Tied(nn.Module):
+    def __init__(self, tied: str) -> None:
+        super().__init__()
+        self.tied, self.embed = tied, nn.Linear(16, 16, bias=False)
+        if tied in ("module", "copied"):
+            self.head = nn.Linear(16, 16, bias=False)
+            self.head.weight = self.embed.weight if tied == "module" else nn.Parameter(self.embed.weight.detach())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.tanh(self.embed(x))
+        if self.tied in ("module", "copied"):
+            return self.head(y)
+        return F.linear(y, self.embed.weight.detach() if self.tied == "detached" else self.embed.weight)

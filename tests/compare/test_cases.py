@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Optional
@@ -308,15 +307,12 @@ def test_another_learning_rate_is_said_as_such(tmp_path: Path) -> None:
     assert (result.origin.step, result.origin.direction) == (0, "after the backward")
 
 
-LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-
-
 def repeated(tmp_path: Path, script: str) -> tuple[list[dict[str, Any]], Comparison]:
     """What each rank of the first of two equal runs recorded, and the comparison of the two."""
     file = tmp_path / "parallel.py"
     file.write_text(script)
     for name in ("target", "golden"):
-        done = gloo.run([*LAUNCH, str(file), str(tmp_path / name)])
+        done = gloo.ranks(file, tmp_path / name)
         assert done.returncode == 0, done.stderr
         assert "Traceback" not in done.stderr
     records = [json.loads((tmp_path / f"golden/step0/rank{rank}/dump.json").read_text())["data"] for rank in (0, 1)]

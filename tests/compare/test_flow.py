@@ -9,30 +9,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from flow_runs import Step, run, said, seeded, small, square
+from flow_runs import Block, Doubled, Mine, Step, run, said, seeded, small, square
 from torch import nn
 from written import call, scalar, tensor, write_dump
 
 from msprobe.compare import Comparison, compare, excuses
 from msprobe.compare.flow.graph import Graph
-
-
-class Mine(torch.optim.SGD):
-    """An optimizer of the user that does what SGD does, but for a factor."""
-
-    factor = 1.0
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for place, parameter in enumerate(group["params"]):
-                state = self.state[parameter].setdefault("momentum_buffer", torch.zeros_like(parameter))
-                state.mul_(0.9).add_(parameter.grad)
-                parameter.add_(state, alpha=-group["lr"] * (self.factor if place == 2 else 1.0))
-
-
-class Doubled(Mine):
-    factor = 2.0
 
 
 def test_an_optimizer_of_the_user_is_judged_by_its_updates(tmp_path: Path) -> None:
@@ -64,19 +46,6 @@ def test_an_update_by_hand_is_compared_with_sgd(tmp_path: Path) -> None:
     assert compare(run(tmp_path / "same", seeded(small), update=by_hand(0.1)), golden).verdict == "same"
     wrong = compare(run(tmp_path / "wrong", seeded(small), update=by_hand(0.11)), golden)
     assert wrong.verdict == "differs"
-
-
-class Block(nn.Module):
-    def __init__(self, rewritten: bool, approximate: str) -> None:
-        super().__init__()
-        self.q, self.k, self.v, self.up, self.down = (nn.Linear(16, 16) for _ in range(5))
-        self.norm, self.rewritten, self.approximate = nn.LayerNorm(16), rewritten, approximate
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = self.q(x), self.k(x), self.v(x)
-        scores = (q * 0.25) @ k.transpose(-1, -2) if self.rewritten else (q @ k.transpose(-1, -2)) * 0.25
-        x = x + scores.softmax(-1) @ v
-        return x + self.down(F.gelu(self.up(self.norm(x)), approximate=self.approximate))
 
 
 @pytest.mark.parametrize("fault", [False, True])

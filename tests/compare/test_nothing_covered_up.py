@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from msprobe.compare import compare
-from msprobe.compare.measure.distance import is_multiple
 from msprobe.compare.origin.optimizer_steps import innermost_steps
 from msprobe.compare.origin.training import same_total_norm, training_differences
 from msprobe.pytorch import PrecisionDebugger
@@ -114,16 +113,6 @@ def test_norms_that_are_not_finite_say_nothing() -> None:
     assert same_total_norm(clipped(2.0), clipped(3.0)) is False
     for norm in (float("inf"), float("nan"), 0.0, None):
         assert same_total_norm(clipped(norm), clipped(norm)) is None
-
-
-def test_two_numbers_are_not_multiples_of_each_other() -> None:
-    def item(*shape: int) -> dict[str, Any]:
-        return {"shape": list(shape), "Min": 1.0, "Max": 2.0, "Norm": 2.5}
-
-    twice = {"shape": [4], "Min": 2.0, "Max": 4.0, "Norm": 5.0}
-    assert is_multiple(twice, item(4))
-    assert not is_multiple({**twice, "shape": [1]}, item(1))
-    assert not is_multiple({**twice, "shape": []}, item())
 
 
 def test_a_dump_that_was_cut_off_has_all_its_steps() -> None:

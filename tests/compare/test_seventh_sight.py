@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from flow_runs import batch, run, said, seeded, small, square, step_only
+from flow_runs import Tied, batch, run, said, seeded, small, square, step_only
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -66,21 +66,11 @@ def test_a_buffer_that_a_script_writes_is_a_result_of_the_step(tmp_path: Path) -
     assert "in the target, Tensor.lerp_.1.forward writes it last" in wrong.origin.evidence
 
 
-class Tied(nn.Module):
-    def __init__(self, tied: str) -> None:
-        super().__init__()
-        self.tied, self.embed = tied, nn.Linear(16, 16, bias=False)
-        if tied != "functional":
-            self.head = nn.Linear(16, 16, bias=False)
-            self.head.weight = self.embed.weight
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = torch.tanh(self.embed(x))
-        return F.linear(y, self.embed.weight) if self.tied == "functional" else self.head(y)
-
-
 def test_a_tied_parameter_has_one_gradient_under_two_names(tmp_path: Path) -> None:
-    assert both(tmp_path, seeded(lambda: Tied("functional")), seeded(lambda: Tied("module"))).verdict == "same"
+    golden = run(tmp_path / "golden", seeded(lambda: Tied("module")))
+    assert compare(run(tmp_path / "same", seeded(lambda: Tied("functional"))), golden).verdict == "same"
+    assert compare(run(tmp_path / "cut", seeded(lambda: Tied("detached"))), golden).verdict == "differs"
+    assert compare(run(tmp_path / "copy", seeded(lambda: Tied("copied"))), golden).verdict == "differs"
 
 
 @pytest.mark.parametrize("trained", [False, True])
@@ -112,6 +102,34 @@ class Recomputed(nn.Module):
 
 def test_a_recomputation_that_stops_early_is_no_difference(tmp_path: Path) -> None:
     assert both(tmp_path, seeded(lambda: Recomputed(True)), seeded(lambda: Recomputed(False))).verdict == "same"
+
+
+class Forgetful(nn.Module):
+    """A block that leaves out a call when it runs again: in a recomputation."""
+
+    def __init__(self, forgets: bool) -> None:
+        super().__init__()
+        self.forgets, self.runs, self.first, self.last = forgets, 0, nn.Linear(16, 16), nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.runs += 1
+        x = self.first(x)
+        return self.last(x if self.forgets and self.runs % 2 == 0 else torch.tanh(x))
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, reentrant: bool, forgets: bool) -> None:
+        super().__init__()
+        self.reentrant, self.first, self.block = reentrant, nn.Linear(16, 16), Forgetful(forgets)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.block, self.first(x), use_reentrant=self.reentrant)
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_recomputation_that_leaves_out_a_call_is_no_early_end(tmp_path: Path, forgets: bool) -> None:
+    target, golden = seeded(lambda: Checkpointed(True, forgets)), seeded(lambda: Checkpointed(False, False))
+    assert both(tmp_path, target, golden).verdict == ("differs" if forgets else "same")
 
 
 def test_a_recomputation_that_draws_again_is_called_one(tmp_path: Path) -> None:

@@ -82,7 +82,18 @@ def test_an_agent_gets_the_answer_and_its_evidence(roots: Path) -> None:
         ("open_dump", {"path": "link"}),
     )
     assert "run" not in tools
-    assert {"open_dump", "answer", "why", "rows", "record", "tensor", "timeline", "overflow", "next_config"} == tools
+    assert {
+        "open_dump",
+        "answer",
+        "why",
+        "rows",
+        "record",
+        "tensor",
+        "timeline",
+        "overflow",
+        "next_config",
+        "precision",
+    } == tools
     found = []
     for text, failed in replies:
         assert not failed
@@ -208,6 +219,26 @@ def test_a_tensor_is_read_in_parts_and_as_a_histogram(tmp_path: Path) -> None:
     assert sum(tools.tensor("d", RELU, "output.0", bins=5)["counts"]) == 1000
     with pytest.raises(DumpError, match="no saved tensor"):
         tools.tensor("d", RELU, "input.0")
+
+
+def test_precision_names_the_modules_to_keep(tmp_path: Path) -> None:
+    weight = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
+    weight[0, 0] = 1e6  # with one scale for the tensor, nothing else is left in four bits
+    items = {name: {**tensor(1.0, [64, 64]), "data_name": f"{name}.npy"} for name in ("x", "w")}
+    write_dump(tmp_path / "d", {LINEAR: call(items["x"], items["w"], output=tensor(1.5, [64, 64]))}, task="tensor")
+    place = tmp_path / "d" / "step0" / "rank" / "dump_tensor_data"
+    place.mkdir(exist_ok=True)
+    np.save(place / "x.npy", np.random.default_rng(1).normal(size=(64, 64)).astype(np.float32))
+    np.save(place / "w.npy", weight)
+    tools = Tools([tmp_path])
+    found = tools.precision("d", "fp8-e4m3,bf16")["formats"]
+    assert {one["format"]: one["verdict"] for one in found} == {"fp8-e4m3": "below", "bf16": "meets"}
+    assert len(reply(tools.precision("d", "fp8-e4m3"), 8000).encode()) <= 8000
+    assert tools.precision("d", "fp8-e4m3", "-300dB")["formats"][0]["verdict"] == "meets"
+    with pytest.raises(DumpError, match="no-such-format"):
+        tools.precision("d", "no-such-format")
+    with pytest.raises(DumpError, match="is not under"):
+        tools.precision("../x", "bf16")
 
 
 def test_a_histogram_of_too_many_elements_is_refused(tmp_path: Path) -> None:

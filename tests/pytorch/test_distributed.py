@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,9 +14,7 @@ SCRIPT = Path(__file__).with_name("train_distributed.py")
 
 
 def torchrun(*arguments):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MSPROBE_CHECK_CACHE": "1"}
-    finished = gloo.run([*command, *arguments], timeout=180, env=environment)
+    finished = gloo.ranks(SCRIPT, *arguments, MSPROBE_CHECK_CACHE="1")
     assert finished.returncode == 0, finished.stderr
     return finished
 

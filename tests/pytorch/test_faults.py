@@ -51,6 +51,12 @@ class BrokenCache:
         return getattr(self.cache, name)
 
 
+@pytest.fixture(scope="module")
+def expected():
+    """Training without msprobe."""
+    return train("convnet", steps=3)
+
+
 IN_PYTHON = ("rendering", "values", "results")  # C does this without these methods
 PLACES = {
     "rendering": (tensor_text.TensorTexts, "tensor_text"),
@@ -72,8 +78,9 @@ PLACES = {
     ("level", "place"),
     [(level, place) for level in ("L0", "L1", "mix") for place in PLACES if (level, place) != ("L0", "regions")],
 )
-def test_a_planted_error_is_written_and_logged_once_and_changes_nothing(tmp_path, monkeypatch, logged, place, level):
-    expected = train("convnet", steps=3)
+def test_a_planted_error_is_written_and_logged_once_and_changes_nothing(
+    tmp_path, monkeypatch, logged, place, level, expected
+):
     owner, name = PLACES[place]
     if place in IN_PYTHON:
         monkeypatch.setattr(values, "_values_in_c", None)
@@ -95,8 +102,7 @@ LOOKING = {
 
 
 @pytest.mark.parametrize(("level", "place"), [(level, place) for level in ("L0", "L1", "mix") for place in LOOKING])
-def test_a_fault_in_looking_for_overflow_changes_nothing(tmp_path, monkeypatch, logged, place, level):
-    expected = train("convnet", steps=3)
+def test_a_fault_in_looking_for_overflow_changes_nothing(tmp_path, monkeypatch, logged, place, level, expected):
     owner, name = LOOKING[place]
     reached = []
 

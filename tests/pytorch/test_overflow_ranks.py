@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ from collecting import configured
 import gloo
 from msprobe.cli import main
 
-SCRIPT = str(Path(__file__).with_name("train_overflow.py"))
+SCRIPT = Path(__file__).with_name("train_overflow.py")
 PLANTS = {
     "on one rank": ("Torch.log.0.forward", 1),
     "inside": ("Distributed.all_reduce.0.forward", 0),
@@ -24,9 +22,7 @@ PLANTS = {
 @pytest.mark.parametrize("plant", PLANTS)
 def test_the_producer_is_found_over_two_ranks(tmp_path, plant, task, capsys):
     config = configured(tmp_path, task=task, section={"overflow_nums": -1} if task == "overflow_check" else None)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", SCRIPT]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = gloo.run([*command, config, plant], timeout=120, env=environment)
+    done = gloo.ranks(SCRIPT, config, plant)
     assert done.returncode == 0, done.stderr
     assert main(["overflow", str(tmp_path / "dump"), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)["producer"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,8 +16,7 @@ SCRIPT = Path(__file__).with_name("train_sharded.py")
 
 @functools.cache
 def torchrun(*arguments):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT)]
-    finished = gloo.run([*command, *arguments], timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    finished = gloo.ranks(SCRIPT, *arguments)
     assert finished.returncode == 0, finished.stderr
     return finished.stdout
 

@@ -1,4 +1,4 @@
-"""Run by torchrun with two processes, for test_overflow_ranks: argument 1 is the configuration, 2 what overflows."""
+"""Run on two ranks, for test_overflow_ranks: argument 1 is the configuration, 2 what overflows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two ranks: FSDP2 (`fsdp`) or tensor parallel (`tp`). torchrun … train_sharded.py KIND [CONFIG]."""
+"""Two ranks: FSDP2 (`fsdp`) or tensor parallel (`tp`). train_sharded.py KIND [CONFIG]."""
 
 import sys
 

@@ -14,6 +14,9 @@ from dumps import planted_pair, ranks_dump, unmatched_pair
 from polling import until
 from written import call, saved, write_dump
 
+from msprobe.compare import compare
+from msprobe.compare.result import row_id
+
 Open = Callable[..., Any]
 
 
@@ -164,6 +167,22 @@ def test_all_rows_have_different_names_and_complete_numbers(
     assert len(shown) == total > 500
     same = [name for name, text in shown.items() if list(shown.values()).count(text) > 1]
     assert same == []
+
+
+def test_the_address_names_a_row_by_its_stable_id(open_view: Open, tmp_path: Path) -> None:
+    golden = planted.run("transformer", tmp_path / "golden")
+    target = planted.run("transformer", tmp_path / "target", "missing scale")
+    comparison = compare(target, golden)
+    ids = [row_id(unit, row) for unit, row in comparison.rows()]
+    page = open_view(target, golden).page
+    address = "new URLSearchParams(location.hash.slice(1)).get('row')"
+    assert page.evaluate(address) in ids
+    alone = next(one for one in ids if one.endswith("@golden"))
+    for wanted in (ids[0], alone, ids[-1]):
+        page.evaluate(f"location.hash = new URLSearchParams({{row: {json.dumps(wanted)}}})")
+        name = wanted.partition("/")[2].partition("/")[2].removesuffix("@golden")
+        until(page, f"document.getElementById('row_name').textContent === {json.dumps(name)}")
+        assert page.evaluate(address) == wanted
 
 
 def test_a_chinese_answer_has_no_english_sentence(open_view: Open, tmp_path: Path) -> None:

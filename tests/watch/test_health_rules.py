@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import sick_attention as sick
 import torch
 
+from msprobe.pytorch.emulation.linear import emulating
 from msprobe.stats.formats import BY_NAME, emulate
 from msprobe.watch.alarms.detector import Detector
 from msprobe.watch.alarms.frame import Rows, frame_of
@@ -89,10 +91,25 @@ def test_a_scale_that_settles_in_the_first_steps_is_healthy(tmp_path):
     assert [alarm.sentence for alarm in alarms_of(tmp_path) if alarm.rule == "loss_scale"] == []
 
 
-def test_the_same_training_without_faults_has_no_alarm(tmp_path):
-    quantisation = {"formats": ["fp16", "bf16", "fp8-e4m3", "mxfp8"], "every": 4}
+@contextlib.contextmanager
+def precision(name):
+    """Trains in float32, in bfloat16, or with Linear in emulated mxfp8. Long runs: benchmarks/watch_health.py"""
+    if name == "bf16":
+        with torch.autocast("cpu", torch.bfloat16):
+            yield
+    elif name == "mxfp8":
+        with emulating(BY_NAME[name]):
+            yield
+    else:
+        yield
+
+
+@pytest.mark.parametrize("name", ["fp32", "bf16", "mxfp8"])
+def test_the_same_training_without_faults_has_no_alarm(name, tmp_path):
+    quantisation = {"formats": ["fp16", "fp8-e4m3", "mxfp8"], "every": 4}
     targets = ["weight", "grad", "output", *sick.HEALTH]
-    sick.run(tmp_path, steps=100, targets=targets, quantisation=quantisation, scaler=torch.amp.GradScaler("cpu"))
+    with precision(name):
+        sick.run(tmp_path, steps=60, targets=targets, quantisation=quantisation, scaler=torch.amp.GradScaler("cpu"))
     assert [alarm.sentence for alarm in alarms_of(tmp_path)] == []
 
 

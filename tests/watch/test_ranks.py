@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,8 +15,7 @@ SCRIPT = Path(__file__).with_name("train_ranks.py")
 
 
 def torchrun(path, kind):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT)]
-    done = gloo.run([*command, str(path), kind], timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    done = gloo.ranks(SCRIPT, path, kind)
     assert done.returncode == 0, done.stderr
     return sorted(re.findall(r"rank \d -?0x[0-9a-f.]+p[+-]\d+", done.stdout)), done.stdout
 

@@ -22,7 +22,14 @@ EPILOG = """examples:
   msprobe doctor --json
 exit code: 0 nothing stands in the way, 1 problems found"""
 OK, PROBLEM, NOTE = "ok", "problem", "note"
-PARTS = ("stats._kernel", "stats._scan", "collect.records._frames", "compare.measure._pairs")
+PARTS = (
+    "stats._kernel",
+    "stats._scan",
+    "collect.records._frames",
+    "collect.records._values",
+    "dump.native._journal",
+    "compare.measure._pairs",
+)
 """The parts in C."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "microsoft-edge", "firefox")
 _ISA = "ONEDNN_MAX_CPU_ISA"

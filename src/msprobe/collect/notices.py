@@ -10,6 +10,9 @@ import functools
 import logging
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TextIO
 
 from msprobe.system.interrupts import let_through
 
@@ -24,7 +27,22 @@ class _CurrentStderr(logging.StreamHandler):  # type: ignore[type-arg]
     def emit(self, record: logging.LogRecord) -> None:
         if not logging.getLogger().handlers:
             self.stream = sys.stderr
-            super().emit(record)
+            with _without_bars(self.stream):
+                super().emit(record)
+
+
+@contextmanager
+def _without_bars(stream: TextIO) -> Iterator[None]:
+    """Takes the progress bars of tqdm away while a line is written, if the script has any."""
+    bars = getattr(sys.modules.get("tqdm"), "tqdm", None)
+    with ExitStack() as away:
+        try:
+            if bars is not None:
+                # Without its lock: a forked process may have it locked for ever.
+                away.enter_context(bars.external_write_mode(file=stream, nolock=True))
+        except Exception as error:  # a bar that fails is no reason to lose the line
+            let_through(error)
+        yield
 
 
 def _ready() -> logging.Logger:

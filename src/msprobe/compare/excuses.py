@@ -17,7 +17,7 @@ from msprobe.compare.flow.graph import Graph, Part, Step
 from msprobe.compare.flow.settle import LARGE, Settled, at_least, is_evidence, moved_rows, same_values, same_writes
 from msprobe.compare.measure.distance import count, epsilon, number, scale
 from msprobe.compare.operators import BUFFER, MASKS, UPDATE, is_derived, word_of
-from msprobe.compare.phases import Phase, Stacks, clears_gradients, is_made_by_engine, phases_of, updates_weights
+from msprobe.compare.phases import Phase, Stacks, is_made_by_engine, phases_of, updates_weights
 from msprobe.compare.reasons import BENIGN, UNSPLIT, Kind, Reason
 from msprobe.compare.rows import ERROR, PASS, WARNING, Excuse, Group, Item, Row, is_tensor
 from msprobe.messages import Message
@@ -218,6 +218,11 @@ class StepFacts:
             return []
         return [row for row in rows if is_evidence(row)]
 
+    @property
+    def outcome(self) -> list[Row]:
+        """What the step computes, if it agrees: where updates were compared, gradients alone do not show it."""
+        return self.results or ([] if self.updates else self.gradients)
+
 
 def _beginnings(name: str) -> list[int]:
     """Where the parts of a dotted name begin, except for its last part."""
@@ -370,7 +375,7 @@ def _behind_gradient(row: Row, step: Step, side: Settled, golden: bool) -> Optio
 
 
 def unused(case: Case) -> Optional[Excuse]:
-    """Only one run makes this call, nothing uses its result, and what the step computes agrees."""
+    """Only one run makes this call, no recorded call uses its result, and what the step computes agrees."""
     facts, match = case.facts, case.match
     golden = match.target is None
     if match.how != "unmatched" or not facts.given.identity[golden] or match.call.direction != FORWARD:
@@ -381,8 +386,7 @@ def unused(case: Case) -> Optional[Excuse]:
     step = side.graph.steps.get(match.call.name)
     if step is None or not all(map(side.ok, step.effects)):
         return None
-    evidence = facts.results or facts.gradients or _forward_results(facts)
-    return _excuse("unused", Message("excuse.unused"), evidence)
+    return _excuse("unused", Message("excuse.unused"), facts.outcome or _forward_results(facts))
 
 
 def _forward_results(facts: StepFacts) -> list[Row]:
@@ -558,22 +562,6 @@ def change_of_mean(before: Item, after: Item) -> Optional[float]:
     return None if start is None or end is None else end - start
 
 
-def cleared(case: Case) -> Optional[Excuse]:
-    """zero_grad fills gradients with zeros in one run, and sets them to None in the other."""
-    if case.match.how != "unmatched" or not clears_gradients(case.match, case.facts.stacks):
-        return None
-    return _excuse("cleared", Message("excuse.cleared"), case.facts.results or case.facts.gradients)
-
-
-def in_backward(case: Case) -> Optional[Excuse]:
-    """The backward of a function of the script makes this call; all gradients that were compared agree."""
-    facts = case.facts
-    if not facts.is_in_backward(case.place) or not facts.backward_agrees:
-        return None
-    rows = [row for match, rows in facts.groups if match.call.direction in (BACKWARD, GRADS) for row in rows]
-    return _excuse("in backward", Message("excuse.in_backward"), [row for row in rows if is_evidence(row)][:3])
-
-
 def running_total(case: Case) -> Optional[Excuse]:
     """A sum of losses for the log that began earlier in one run: both runs add the same number to it."""
     call, rows = case.match.call, case.rows
@@ -618,8 +606,6 @@ RULES: dict[str, Rule] = {
     "update": update,
     "observables": observables,
     "micro-batches": micro_batches,
-    "cleared": cleared,
-    "in backward": in_backward,
     "running total": running_total,
 }
 """In this order. What a call only writes, memory that was not written yet, buffers of collectives, recomputed calls and

@@ -54,12 +54,6 @@ def updates_weights(match: Match, stacks: Stacks) -> bool:
     return bool(frame) and "closure(" not in frame.rpartition("\n")[2]
 
 
-def clears_gradients(match: Match, stacks: Stacks) -> bool:
-    """True for a call that zero_grad makes to fill gradients with zeros."""
-    word = match.call.key.rpartition(".")[2]
-    return word in ("zero_", "_foreach_zero_") and bool(_innermost(match, stacks, (", in zero_grad",)))
-
-
 def phase_by_stack(match: Match, stacks: Stacks) -> Phase:
     """The phase of a call among those of the forward."""
     if updates_weights(match, stacks):

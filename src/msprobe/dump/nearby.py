@@ -45,9 +45,14 @@ def _dumps_inside(path: Path) -> list[str]:
     except OSError:
         return []
     for child in children[:MOST_TRIED]:
-        try:
-            open_dump(child)
-        except DumpError:
-            continue
-        found.append(child.name)
+        if is_dump(child):
+            found.append(child.name)
     return found[:MOST_NAMED]
+
+
+def is_dump(path: Path) -> bool:
+    try:
+        open_dump(path)
+    except DumpError:
+        return False
+    return True

@@ -7,11 +7,11 @@ any file of the reader.
 from __future__ import annotations
 
 import json
-import linecache
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Optional
 
+from msprobe.dump.cells import lines_of
 from msprobe.dump.stack_frames import Frame, user_frame
 
 AROUND = 3
@@ -45,7 +45,7 @@ class SourceLines:
         near = range(max(frame.line - AROUND, 1), frame.line + AROUND + 1)
         if known.issuperset(near):
             return "", ""
-        lines = linecache.getlines(frame.file)
+        lines = lines_of(frame.file)
         new = [number for number in near if number not in known and number <= len(lines)]
         known.update(near)
         self._count += len(new)

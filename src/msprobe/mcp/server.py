@@ -68,6 +68,11 @@ def make_server(roots: Sequence[Path], allow_run: bool = False) -> Any:
         """The first call of a dump that produced NaN or infinity."""
         return reply(tools.overflow(path), max_bytes)
 
+    def precision(path: str, formats: str, budget: str = "", max_bytes: int = MOST_BYTES) -> str:
+        """What low-precision formats (such as "nvfp4,mxfp8") would do to each matrix product of a dump with saved
+        tensors, and which modules to keep in bf16. budget: the least SNR of a tensor, such as "20dB"."""
+        return reply(tools.precision(path, formats, budget), max_bytes)
+
     def timeline(path: str, max_bytes: int = MOST_BYTES) -> str:
         """The alarms of a run that `msprobe run --watch` watched: what began first, and where."""
         return reply(tools.timeline(path), max_bytes)
@@ -76,7 +81,7 @@ def make_server(roots: Sequence[Path], allow_run: bool = False) -> Any:
         """A config.json for the next run: collects only the tensors of the suspicious calls."""
         return reply(tools.next_config(target, golden), max_bytes)
 
-    for act in (open_dump, answer, why, rows, record, tensor, overflow, timeline, next_config):
+    for act in (open_dump, answer, why, rows, record, tensor, overflow, precision, timeline, next_config):
         add(act)
     if allow_run:
 

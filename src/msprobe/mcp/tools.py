@@ -129,6 +129,15 @@ class Tools:
         producer = None if found.producer is None else {key: getattr(found.producer, key) for key in keys}
         return {"producer": producer, "overflows": len(found.overflows), "notes": found.notes}
 
+    def precision(self, path: str, formats: str, budget: str = "") -> dict[str, Any]:
+        """What low-precision formats would do to the products of a dump, the most damaged first."""
+        from msprobe.precision.estimate import budget_of, estimate, formats_of
+        from msprobe.report.precision_terminal import as_json
+
+        dump = self._dump(path)
+        found = estimate(dump, formats_of(formats), budget_of(budget) if budget else None, lambda things, *_: things)
+        return as_json(dump.path, found)
+
     def timeline(self, path: str) -> dict[str, Any]:
         """The alarms of a watched run, in the order in which they began."""
         from msprobe.watch.reading.run import Run

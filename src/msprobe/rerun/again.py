@@ -18,6 +18,7 @@ from msprobe.config.directions import REFUSED, Directions, Remedies, Repeat
 from msprobe.dump.errors import DumpError
 from msprobe.dump.plural import count
 from msprobe.dump.reader import Dump, open_dump
+from msprobe.messages import beside
 from msprobe.rerun.causes import Cause, Evidence, explain, wants_repetition
 from msprobe.rerun.first_difference import INPUT, Comparison, Difference, compare_runs, first_batches
 from msprobe.rerun.launch import Script, run_script
@@ -90,6 +91,7 @@ class Answer:
                 name=one.name, module=one.module, step=one.step, rank=one.rank, slot=one.slot, source=one.source,
                 cause=why.word, sentence=why.sentence, remedy=why.remedy, helped=self.helped,
             )  # fmt: skip
+            found.update(beside(found, "sentence", "remedy"))
         return found
 
 

@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 from msprobe.config.directions import Remedies
 from msprobe.dump.names import BACKWARD, forward_of, is_module, parse_name
-from msprobe.dump.plural import count
+from msprobe.messages import Message
 from msprobe.rerun.bit_flip import FlippedBit, find_flipped_bit
 from msprobe.rerun.draws import count_draws
 from msprobe.rerun.first_difference import ARGUMENT, CALLS, INPUT, OUTPUT, Difference
@@ -27,8 +27,8 @@ class Cause:
     """`word` names the kind of cause. `remedies` and `environment` are what `--fix` runs the script with."""
 
     word: str
-    sentence: str
-    remedy: str
+    sentence: Message
+    remedy: Message
     remedies: Remedies = field(default_factory=Remedies)
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -81,8 +81,8 @@ def _uninitialised(evidence: Evidence) -> Optional[Cause]:
         return None
     return Cause(
         "uninitialised memory",
-        "it reads memory of torch.empty that nothing has written",
-        "make the tensor with torch.zeros, or fill it before it is read",
+        Message("again.uninitialised"),
+        Message("remedy.zeros"),
         Remedies(deterministic=True),  # fills new memory
     )
 
@@ -111,16 +111,15 @@ def _random_before(evidence: Evidence) -> Optional[Cause]:
             return _explain_generator(evidence, ours[key], theirs[key])
     for key, remedy in (
         ("numpy", evidence.words.numpy),
-        ("python", "call random.seed(0) at the start of the script"),
+        ("python", Message("remedy.python_seed")),
     ):
         if ours.get(key) != theirs.get(key) and used.get(key):
             title = "numpy's" if key == "numpy" else "Python's"
             workers = int(ours.get("loader_workers") or 0)
-            also = ", and in a worker_init_fn of the DataLoader" if workers else ""
             return Cause(
                 "random numbers",
-                f"the state of {title} global generator differs when the step begins",
-                f"{remedy}{also}",
+                Message("again.generator_starts", generator=title),
+                Message("remedy.also_workers", remedy=remedy) if workers else remedy,
                 Remedies(seed=SEED),
             )
     return None
@@ -136,9 +135,8 @@ def _random_inside(evidence: Evidence) -> Optional[Cause]:
         if ours and theirs and ours.get(key) != theirs.get(key):
             return Cause(
                 "random numbers",
-                f"the state of {title} global generator is the same when the step begins and differs when it ends: "
-                "inside the step, the script seeds it or draws from it differently",
-                f"look for a call of {'numpy.random' if key == 'numpy' else 'random'}.seed with a number that changes",
+                Message("again.generator_ends", generator=title),
+                Message("remedy.changing_seed", module="numpy.random" if key == "numpy" else "random"),
                 Remedies(seed=SEED),
             )
     return None
@@ -146,29 +144,23 @@ def _random_inside(evidence: Evidence) -> Optional[Cause]:
 
 def _explain_generator(evidence: Evidence, ours: list[Any], theirs: list[Any]) -> Cause:
     kind, seeded, words = str(ours[0]), bool(evidence.starts()[0].get("seeded")), evidence.words
-    title = "MindSpore's global seed" if kind == "mindspore" else f"torch's {kind.upper()} generator"
+    is_global = kind == "mindspore"
+    title = Message("again.mindspore_seed") if is_global else Message("again.torch_generator", device=kind.upper())
     if ours[1] is None and theirs[1] is None:
-        said = (
-            "the call has no seed: the script calls mindspore.set_seed too late for it"
-            if seeded
-            else "the script does not call mindspore.set_seed, so each process has different random numbers"
-        )
+        said = Message("again.no_seed_yet" if seeded else "again.never_seeded")
         return Cause("random numbers", said, words.seed, Remedies(seed=SEED))
     if ours[1] != theirs[1]:
-        why = "the script seeds it with a different number" if seeded else "the script does not seed it"
-        verb = "is" if kind == "mindspore" else "has seed"
-        said = f"{title} {verb} {ours[1]} in the first run and {theirs[1]} in the second: {why}"
+        id = "again.other_seed" if seeded else "again.unseeded"
+        if is_global:
+            id = "again.other_global_seed" if seeded else "again.unseeded_global"
+        said = Message(id, generator=title, first=str(ours[1]), second=str(theirs[1]))
         return Cause("random numbers", said, words.seed, Remedies(seed=SEED))
-    drawn = [count_draws(*one[1:]) if one[2] >= 0 else None for one in (ours, theirs)]
-    numbers = " and ".join("more than 62 million" if one is None else f"{one:,}" for one in drawn)
-    counted = f": {numbers} numbers" if ours[2] >= 0 else ""
-    same = "is the same" if kind == "mindspore" else "has the same seed"
-    return Cause(
-        "random numbers",
-        f"{title} {same}, but numbers were drawn a different number of times before{counted}",
-        words.own_generator,
-        Remedies(seed=SEED),
-    )
+    said = Message("again.drawn_global" if is_global else "again.drawn", generator=title)
+    if ours[2] >= 0:
+        drawn = [count_draws(*one[1:]) if one[2] >= 0 else None for one in (ours, theirs)]
+        numbers = [Message("again.many") if one is None else f"{one:,}" for one in drawn]
+        said = Message("again.drawn_numbers", said=said, numbers=numbers)
+    return Cause("random numbers", said, words.own_generator, Remedies(seed=SEED))
 
 
 def _threads(evidence: Evidence) -> Optional[Cause]:
@@ -177,7 +169,7 @@ def _threads(evidence: Evidence) -> Optional[Cause]:
         return None
     return Cause(
         "thread count",
-        f"the first run has {ours} threads, the second {theirs}: sums are split differently",
+        Message("again.threads", first=str(ours), second=str(theirs)),
         evidence.words.threads,
         Remedies(threads=1),
     )
@@ -188,12 +180,12 @@ def _unstable_operator(evidence: Evidence) -> Optional[Cause]:
     results, times = found.get("results"), found.get("times")
     if not isinstance(results, int) or results < 2:
         return None
-    what = "the module" if is_module(evidence.difference.name) else "the operator"
-    said = f"{what} is not deterministic: repeated alone {times} times with the same inputs, it gives {results} results"
+    id = "again.unstable_module" if is_module(evidence.difference.name) else "again.unstable"
+    said = Message(id, times=str(times), results=results)
     if found.get("results_when_deterministic") == 1:
         return Cause("operator", said, evidence.words.deterministic, Remedies(deterministic=True))
     if found.get("results_with_one_thread") == 1:
-        return Cause("operator", said, "run it with one thread: then it gives one result", Remedies(threads=1))
+        return Cause("operator", said, Message("remedy.one_thread"), Remedies(threads=1))
     tries = "results_with_one_thread" not in found  # MindSpore cannot change either within a run
     return Cause("operator", said, evidence.words.untried, Remedies(deterministic=tries))
 
@@ -209,15 +201,13 @@ def _bit_flip(evidence: Evidence) -> Optional[Cause]:
         return None  # the last bit of a number often differs by rounding
     at = _index(flipped.element, sizes)
     what = difference.slot if not difference.parameter else difference.parameter
-    rank = "" if difference.rank is None else f" on rank {difference.rank}"
-    alone = ""
+    said = Message("again.bit", what=what, bit=flipped.bit, element=str(at))
+    if difference.rank is not None:
+        said = Message("again.on_rank", said=said, rank=difference.rank)
     if evidence.repeated and evidence.repeated.get("results") == 1:
-        alone = f"; repeated alone {evidence.repeated['times']} times, the call gives one result"
-    return Cause(
-        "bit flip",
-        f"{what} differs in one bit: bit {flipped.bit} of element {at}{rank}{alone}",
-        "suspect the hardware: test the memory and the device of this rank, and keep it out of the job",
-    )
+        alone = Message("again.one_result", times=str(evidence.repeated["times"]))
+        said = Message("also", parts=[said, alone])
+    return Cause("bit flip", said, Message("remedy.hardware"))
 
 
 def _index(element: int, sizes: list[int]) -> list[int]:
@@ -233,8 +223,8 @@ def _collective(evidence: Evidence) -> Optional[Cause]:
         return None
     return Cause(
         "collective",
-        "every rank sent the same values in both runs, and this rank received different ones",
-        "make the order of ranks fixed: name the source of each receive, and reduce in a fixed order",
+        Message("again.collective"),
+        Message("remedy.rank_order"),
     )
 
 
@@ -244,9 +234,7 @@ def _one_per_process(evidence: Evidence) -> Optional[Cause]:
         return None
     return Cause(
         "choice per process",
-        f"its inputs are equal, and within one process it always gives one result ({found.get('times')} repetitions), "
-        "but not the same in every process: it depends on a choice made at run time (an autotuner, the time, an "
-        "address) or on state that msprobe does not see",
+        Message("again.per_process", times=str(found.get("times"))),
         evidence.words.choice,
         Remedies(deterministic=True),
     )
@@ -258,13 +246,13 @@ def _other_calls(evidence: Evidence) -> Optional[Cause]:
     if any(evidence.difference.name == name for draws in evidence.draws() for name, _ in draws):
         return Cause(
             "random numbers",
-            f"{evidence.difference.items[0]}, which draws random numbers: all later numbers differ",
+            Message("again.draws_once", said=evidence.difference.items[0]),
             evidence.words.own_generator,
         )
     return Cause(
         "control flow",
-        f"{evidence.difference.items[0]}, and everything before it is equal: the script decided differently",
-        "look for a decision that depends on the time, on a file or on the order of a set",
+        Message("again.decided", said=evidence.difference.items[0]),
+        Message("remedy.decision"),
         environment={"PYTHONHASHSEED": "0"},
     )
 
@@ -275,12 +263,12 @@ def _other_argument(evidence: Evidence) -> Optional[Cause]:
         return None
     values = [one.get("value") if isinstance(one, dict) else one for one in difference.items]
     if parse_name(difference.name).key in _CHOOSING:
-        said = f"it chooses element {values[0]} in the first run and {values[1]} in the second"
+        said = Message("again.chooses", first=str(values[0]), second=str(values[1]))
         return _data_cause("data order", said, evidence)
     return Cause(
         "argument",
-        f"{difference.slot} is {values[0]} in the first run and {values[1]} in the second",
-        "look for the place that computes it",
+        Message("again.argument", slot=difference.slot, first=str(values[0]), second=str(values[1])),
+        Message("remedy.argument"),
         environment={"PYTHONHASHSEED": "0"},
     )
 
@@ -295,24 +283,22 @@ def _changed_between(evidence: Evidence) -> Optional[Cause]:
     if ours is None and theirs is None:
         return Cause(
             "unrecorded change",
-            f"{difference.slot} was made or changed inside the model by code that msprobe does not see (numpy, a C "
-            "extension)",
-            "look at the code before this call",
+            Message("again.unseen_change", slot=difference.slot),
+            Message("remedy.before"),
         )
     if ours is not None and theirs is not None:
         return Cause(
             "wiring",
-            f"{difference.slot} comes from {ours.name} in the first run and from {theirs.name} in the second",
-            "look for an order that changes: a set, a dictionary filled by threads",
+            Message("again.wiring", slot=difference.slot, first=ours.name, second=theirs.name),
+            Message("remedy.order"),
             environment={"PYTHONHASHSEED": "0"},
         )
-    maker, run = (ours, "second") if ours is not None else (theirs, "first")
+    maker, id = (ours, "again.changed_second") if ours is not None else (theirs, "again.changed_first")
     assert maker is not None
     return Cause(
         "unrecorded change",
-        f"{difference.slot} is what {maker.name} returned, but code that msprobe does not see (numpy, a C "
-        f"extension) changed it afterwards in the {run} run",
-        "look at the code between these two calls",
+        Message(id, slot=difference.slot, call=maker.name),
+        Message("remedy.between"),
     )
 
 
@@ -323,33 +309,32 @@ def _data(evidence: Evidence) -> Optional[Cause]:
     ours, theirs = difference.items
     same_values = all(ours.get(key) == theirs.get(key) for key in _ORDER_FREE) and _near(ours, theirs)
     if evidence.elsewhere is not None:
-        said = f"the first run reads at step {difference.step} what the second reads at step {evidence.elsewhere}"
+        said = Message("again.elsewhere", first=str(difference.step), second=evidence.elsewhere)
     elif same_values and math.prod(ours.get("shape") or [0]) > 1:
-        said = f"{difference.slot} has the same values in a different order"
+        said = Message("again.other_order", slot=difference.slot)
     elif parse_name(difference.name).key in _CHOOSING and difference.slot != "input.0":
-        said = "it chooses different elements"
+        said = Message("again.other_elements")
     else:
-        return _data_cause("data", f"{difference.slot} comes from outside of the recorded calls, and differs", evidence)
+        return _data_cause("data", Message("again.outside", slot=difference.slot), evidence)
     return _data_cause("data order", said, evidence)
 
 
-def _data_cause(word: str, said: str, evidence: Evidence) -> Cause:
+def _data_cause(word: str, said: Message, evidence: Evidence) -> Cause:
     start = evidence.starts()[0]
     workers = int(start.get("loader_workers") or 0)
     if workers:
         return Cause(
             word,
-            f"{said}. All generators of the script agree; the DataLoader has {count(workers, 'worker')}, with "
-            "generators of their own",
-            "seed numpy and random in a worker_init_fn from torch.initial_seed()",
+            Message("again.workers", said=said, number=workers),
+            Message("remedy.worker_seed"),
             Remedies(seed=SEED),
             {"PYTHONHASHSEED": "0"},
         )
-    hashed = ". Python's hashes differ in each process: a set of strings has a different order each time"
+    said = Message("again.hashed", said=said) if start.get("hash_randomization") else said
     return Cause(
         word,
-        said + (hashed if start.get("hash_randomization") else ""),
-        "sort what comes from a set or a directory, or set PYTHONHASHSEED; seed every generator of the data",
+        said,
+        Message("remedy.sort"),
         Remedies(seed=SEED),
         {"PYTHONHASHSEED": "0"},
     )
@@ -366,11 +351,11 @@ def _near(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
 
 
 def _unknown(evidence: Evidence) -> Optional[Cause]:
-    what = "gradient" if parse_name(evidence.difference.name).direction == BACKWARD else "result"
+    is_gradient = parse_name(evidence.difference.name).direction == BACKWARD
     return Cause(
         "not known",
-        f"its inputs are equal and its {what} is not; the call could not be repeated alone",
-        "try --fix, which runs the script with fixed seeds and deterministic algorithms",
+        Message("again.unknown_gradient" if is_gradient else "again.unknown"),
+        Message("remedy.fix"),
         Remedies(seed=SEED, deterministic=True, threads=1),
         {"PYTHONHASHSEED": "0"},
     )

@@ -17,6 +17,7 @@ from msprobe.dump.errors import DumpError
 from msprobe.dump.names import FORWARD, forward_of, is_module, parse_name
 from msprobe.dump.reader import Dump, RankDump, items
 from msprobe.dump.stack_frames import source_line
+from msprobe.messages import Message
 
 INPUT, OUTPUT, ARGUMENT, CALLS = "input", "output", "argument", "calls"
 """Kinds: an input that no recorded call made different, an output of equal inputs, a plain argument, other calls."""
@@ -190,7 +191,7 @@ class _Walk:
         )
 
     def _other_calls(self, name: str, only_first: bool) -> Difference:
-        which = "only the first run makes this call" if only_first else "only the second run makes this call"
+        which = Message("again.only_first" if only_first else "again.only_second")
         unit = self._unit
         return Difference(unit, name, CALLS, "", (which, None), self.before, self._epoch, module=self._module(name))
 

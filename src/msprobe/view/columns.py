@@ -28,6 +28,8 @@ ROLES = ("", INTRODUCED, PROPAGATED)
 KINDS = {"api": 0, "module": 1, "grads": 2}
 DIRECTIONS = {FORWARD: 0, BACKWARD: 1, GRADS: 1}
 COLLECTIVE = 1
+GOLDEN_ONLY = 16
+"""In the state of a row: only the golden run has it."""
 LONGEST_PLAIN = 80
 _ROW = {"call": "i4", "slot": "i4", "reason": "i4", "state": "u1", "distance": "f4", "target": "f4", "golden": "f4"}
 _CALL = {
@@ -163,7 +165,8 @@ class Table:
             calls.append(call)
             slots.append(known.setdefault(slot, len(known)))
             reasons.append(0 if reason.kind is Kind.NONE else self._reason(reason))
-            states.append(_VERDICT[row.verdict] + _ROLE[row.role])
+            alone = GOLDEN_ONLY if row.absent == "target" or row.match.target is None else 0
+            states.append(_VERDICT[row.verdict] + _ROLE[row.role] + alone)
             distances.append(_NONE if measurement.distance is None else measurement.distance)
             ours, theirs = _figure(row.target), _figure(row.golden)
             if ours.__class__ is str or theirs.__class__ is str:

@@ -54,6 +54,14 @@ def tensor_slice(session: Session, query: Query) -> Reply:
     return _json(pair.slice(query.get("mode", ""), (axes[0], axes[1]), _numbers(query, "index"), window))
 
 
+def scales(session: Session, query: Query) -> Reply:
+    axes = _numbers(query, "axes")
+    if len(axes) != 2:
+        raise DumpError("Give two axes.")
+    side, form, along = (query.get(key, "") for key in ("side", "format", "along"))
+    return _json(_tensor(session, query).scales(side, form, along, (axes[0], axes[1]), _numbers(query, "index")))
+
+
 def _tensor(session: Session, query: Query) -> Any:
     return session.tensor(_number(query, "row", session.contents.table.count))
 
@@ -103,6 +111,7 @@ GET: dict[str, Callable[[Session, Query], Reply]] = {
     "/api/tensor": tensor,
     "/api/sweep": sweep,
     "/api/slice": tensor_slice,
+    "/api/scales": scales,
     "/api/trends": trends,
     "/api/matrix": matrix,
     "/api/curve": curve,

@@ -16,6 +16,7 @@ import numpy as np
 from msprobe.compare.rows import Row, is_tensor
 from msprobe.dump.errors import DumpError
 from msprobe.dump.tensor_files.codec import load
+from msprobe.view.block_scales import FORMATS, picture
 from msprobe.view.material import Sides
 
 Array = np.ndarray[Any, Any]
@@ -49,7 +50,7 @@ class TensorPair:
         modes = [mode for mode in MODES if self._has(mode)]
         known = {side: None if array is None else {"dtype": str(array.dtype), "shape": list(array.shape)}
                  for side, array in ((TARGET, self.target), (GOLDEN, self.golden))}  # fmt: skip
-        return {"shape": list(self.shape), "modes": modes, "sides": known}
+        return {"shape": list(self.shape), "modes": modes, "sides": known, "formats": FORMATS}
 
     def _has(self, mode: str) -> bool:
         if mode == TARGET:
@@ -85,6 +86,25 @@ class TensorPair:
             "size": [height, width], "every": every,
             "values": base64.b64encode(cells.astype("<f4").tobytes()).decode(),
         }  # fmt: skip
+
+    def scales(self, side: str, name: str, along: str, axes: tuple[int, int], index: list[int]) -> dict[str, Any]:
+        """The scales of a format in a slice over two axes, at `index` on the others; at most MOST_READ elements."""
+        array = self.golden if side == GOLDEN else self.target
+        if array is None:
+            raise DumpError(f"No tensor of the {side[:20]} side was saved.")
+        y, x = _checked_axes(axes, array.ndim)
+        height, width = (array.shape[y] if y is not None else 1), (array.shape[x] if x is not None else 1)
+        if height * width > MOST_READ:
+            raise DumpError(f"This slice has {height} x {width} elements; scales are drawn of at most {MOST_READ}.")
+        where: list[Any] = [
+            min(max(at, 0), array.shape[axis] - 1) for axis, at in enumerate(_padded(index, array.ndim))
+        ]
+        for axis in (y, x):
+            if axis is not None:
+                where[axis] = slice(None)
+        picked = _floats(array[tuple(where)])
+        picked = picked.T if y is not None and x is not None and y > x else picked
+        return picture(picked.reshape(height, width), name, along)
 
     def _picture(self, mode: str, where: tuple[Any, ...]) -> Array:
         with np.errstate(all="ignore"):

@@ -84,12 +84,12 @@ class Watched:
                         if statistic in one.statistics]  # fmt: skip
         chosen = [(one, column) for one, column in numbered if column < table.shape[1]]  # others have no number yet
         values = table[:, [column for _, column in chosen]]
-        values = np.where(is_absent(np.ascontiguousarray(values)), np.nan, values)
+        absent = is_absent(np.ascontiguousarray(values))
         spans = np.array_split(np.arange(len(steps)), min(len(steps), MOST_COLUMNS)) if steps else []
-        rows = [_strongest(values[span]) for span in spans]
-        matrix = np.array(rows, np.float32).T if rows else np.empty((len(chosen), 0), np.float32)
+        columns = [_strongest(values[span], absent[span]) for span in spans]
+        rows = [list(row) for row in zip(*columns)] if columns else [[] for _ in chosen]
         labels = [label_of(one.target.kind, one.target.name) for one, _ in chosen]
-        return {"labels": labels, "steps": [steps[int(span[0])] for span in spans], "values": matrix.tolist()}
+        return {"labels": labels, "steps": [steps[int(span[0])] for span in spans], "values": rows}
 
     def curve(self, kind: str, name: str, statistic: str) -> list[dict[str, Any]]:
         """One curve for each rank of each run."""
@@ -109,14 +109,12 @@ def _points(rank: RankRun, kind: str, name: str, statistic: str) -> dict[str, An
     return {"steps": steps[::every].tolist(), "values": values[::every].tolist()}
 
 
-def _strongest(block: Array) -> Array:
-    """The value with the largest magnitude in each column; NaN if one is NaN."""
-    if len(block) == 1:
-        only: Array = block[0]
-        return only
-    place = np.argmax(np.where(np.isnan(block), np.inf, np.abs(block)), axis=0)
-    picked: Array = block[place, np.arange(block.shape[1])]
-    return picked
+def _strongest(block: Array, absent: Array) -> list[Optional[float]]:
+    """The value with the largest magnitude in each column; NaN if one is NaN, None if there is no number."""
+    strength = np.where(np.isnan(block), np.inf, np.abs(block))
+    place = np.argmax(np.where(absent, -1.0, strength), axis=0)
+    picked = block[place, np.arange(block.shape[1])].astype(np.float32).tolist()
+    return [None if none else value for value, none in zip(picked, absent.all(axis=0))]
 
 
 @contextlib.contextmanager

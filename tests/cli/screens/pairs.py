@@ -110,7 +110,7 @@ class Block(nn.Module):
         return self.normalisation_of_the_residual_stream(x + torch.relu(self.projection_of_the_input(x)) * self.gain)
 
 
-def make_ranks(out: Path) -> None:
+def make_ranks(out: Path) -> nn.Module:
     import torch.distributed as dist
 
     dist.init_process_group("gloo")
@@ -130,6 +130,7 @@ def make_ranks(out: Path) -> None:
             debugger.stop()
             debugger.step()
     dist.destroy_process_group()
+    return model
 
 
 def script(kind: str, state: str) -> None:
@@ -157,5 +158,5 @@ def script(kind: str, state: str) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "script":
         script(*sys.argv[2:])
-    else:
-        {"models": make_models, "ranks": make_ranks}[sys.argv[1]](Path(sys.argv[2]))
+    else:  # a DDP model that is freed after its process group may wait for ever for a thread of gloo
+        kept = {"models": make_models, "ranks": make_ranks}[sys.argv[1]](Path(sys.argv[2]))

@@ -84,8 +84,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("transformers")
     out = tmp_path_factory.mktemp("pairs")
     subprocess.run([sys.executable, HERE / "pairs.py", "models", out], check=True, capture_output=True, timeout=600)
-    ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    assert gloo.run([*ranks, str(HERE / "pairs.py"), "ranks", str(out)], timeout=600).returncode == 0
+    assert gloo.ranks(HERE / "pairs.py", "ranks", out).returncode == 0
     return out
 
 

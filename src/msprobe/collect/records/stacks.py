@@ -6,7 +6,6 @@ the writer thread reads the source text when it writes the stack.
 
 from __future__ import annotations
 
-import linecache
 import os
 import sys
 from collections.abc import Hashable, Sequence
@@ -15,6 +14,8 @@ from pathlib import Path
 from threading import get_ident
 from types import CodeType, FrameType
 from typing import Callable, Optional
+
+from msprobe.dump.cells import lines_of, name_of
 
 _OWN = str(Path(__file__).resolve().parents[2]) + os.sep
 Position = tuple[str, int, str]
@@ -73,7 +74,7 @@ class _KnownStacks:
             code = frame.f_code
             codes.append(code)
             if not self._is_hidden(code.co_filename):
-                positions.append((code.co_filename, frame.f_lineno or 0, code.co_name))
+                positions.append((name_of(code.co_filename), frame.f_lineno or 0, code.co_name))
             frame = frame.f_back
         return tuple(positions), tuple(codes)
 
@@ -140,8 +141,9 @@ def positions_of(frame: FrameType) -> tuple[Position, ...]:
 @lru_cache(maxsize=4096)
 def render_positions(positions: tuple[Position, ...]) -> tuple[str, ...]:
     """The lines of stack.json, innermost first, with the source text. Cached: the next step has the same stacks."""
-    lines = [
-        f"File {filename}, line {line}, in {function}, \n {linecache.getline(filename, line).strip()}"
-        for filename, line, function in positions
-    ]
+    lines = []
+    for filename, line, function in positions:
+        texts = lines_of(filename)
+        text = texts[line - 1].strip() if 1 <= line <= len(texts) else ""
+        lines.append(f"File {filename}, line {line}, in {function}, \n {text}")
     return tuple(lines)  # not from a generator: gc.get_objects() in a different thread makes that fail

@@ -188,10 +188,16 @@ def _gradients(target: Calls, golden: Calls, forward: list[Match], translation: 
     modules = {m.target.key: m.golden.key for m in forward if m.target and m.golden and m.target.kind == "module"}
     known = {translation.golden_key(call): call for call in golden}
     by_key = {call.key: call for call in golden}
-    matches = []
+    matches: list[Match] = []
+    taken: set[str] = set()
     for call in target:
-        partner = by_key.get(modules.get(call.key, "")) or known.get(translation.target_key(call))
+        both = by_key.get(modules.get(call.key, "")), known.get(translation.target_key(call))
+        free = [one for one in both if one is not None and one.name not in taken]
+        # Modules of other classes are matched by what they compute; their own gradients may have the same names.
+        fitting = [one for one in free if shapes(one.record) == shapes(call.record)]
+        partner = next(iter(fitting or free), None)
         if partner is not None:
+            taken.add(partner.name)
             how = "exact" if partner.key == call.key else "renamed"
             matches.append(Match(call, partner, how, 1.0 if how == "exact" else 0.9))
     return matches + _by_class(_without(target, matches, 0), _without(golden, matches, 1))

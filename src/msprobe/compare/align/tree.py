@@ -18,6 +18,7 @@ from msprobe.compare.align.translate import Translation, fused_ends, operation_o
 from msprobe.compare.calls import Call, Match, arguments, fingerprint, shapes
 from msprobe.compare.measure.distance import result_key
 from msprobe.compare.operators import MIXES, word_of
+from msprobe.compare.rows import is_tensor
 
 Calls = Sequence[Call]
 Token = Callable[[Call, int], Hashable]
@@ -365,10 +366,11 @@ def _by_place(target: Calls, golden: Calls) -> list[Match]:
 
 
 def _place(call: Call) -> Hashable:
-    """The key if both sides have several calls: the values of the first input and the shape of the output."""
+    """The key if both sides have several calls: the values of the first input, how many tensors it is given, and the
+    shape of the output."""
     inputs = call.record.get("input_args") if isinstance(call.record, dict) else None
     key = result_key(inputs[0]) if isinstance(inputs, list) and inputs else None
-    return (call.kind, _out(call), key) if key else (id(call),)
+    return (call.kind, _out(call), sum(map(is_tensor, inputs)), key) if key and inputs else (id(call),)
 
 
 def _last_of_fused(one: Call, many: Calls) -> Optional[int]:

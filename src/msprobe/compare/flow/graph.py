@@ -101,6 +101,12 @@ class Step:
         self.inside: list[Value] = []
 
     @property
+    def is_matched(self) -> bool:
+        """Whether it is a call with a counterpart; several calls may be matched with one of the other run."""
+        both = self.match.target is not None and self.match.golden is not None
+        return both and (self.call is self.match.target or self.call is self.match.golden)
+
+    @property
     def effects(self) -> Iterator[Value]:
         yield from (part.value for part in self.results)
         yield from self.writes

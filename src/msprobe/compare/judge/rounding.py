@@ -115,6 +115,8 @@ class Context:
         itself."""
         if row.golden is None or not is_tensor(row.golden):
             return 1.0
+        if row.target is not None and distance.is_masked(row.target) != distance.is_masked(row.golden):
+            return 1.0  # the size of one side is not known
         floor = 0.01 * self._output_floor if row.is_input else self._floor(distance.count(row.golden))
         own = _scale(row) if floor else 0.0
         return own / floor if 0 < own < floor else 1.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Optional
 
 from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Match, module_path
@@ -33,7 +33,7 @@ from msprobe.compare.measure import distance
 from msprobe.compare.operators import UPDATE
 from msprobe.compare.phases import Phase, phases_of
 from msprobe.compare.reasons import Kind, Reason
-from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, PASSED, WARNING, Group, Judgement, Row, is_tensor
+from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, PASSED, WARNING, Group, Item, Judgement, Row, is_tensor
 from msprobe.messages import Message
 
 WARNING_BAND = 4.0
@@ -41,6 +41,8 @@ WARNING_BAND = 4.0
 NOTHING_BUT_ROUNDING = 1e-2
 """A gradient whose norm or mean differs by this much and that passes is zero except for rounding (a bias before a
 normalisation)."""
+NOISE_GRADIENT = 64.0 * distance.EPSILON["float32"]
+"""A gradient this small, relative to the largest of the step, is zero except for rounding."""
 MOST_OF_A_WEIGHT = 0.03
 """The widest limit of a weight, for any noise."""
 
@@ -72,6 +74,8 @@ class Judge:
         """Results that passed, with the values of both sides: they also pass where they are used."""
         self._rejected: dict[tuple[object, ...], Judgement] = {}
         """Results of calls that differ: as results of the module around the call, they differ too."""
+        self._lone: dict[tuple[str, bool], Item] = {}
+        """Weights of modules that only one run has, as they were at the last step, if their gradient was noise."""
         self._gradients: dict[str, GradientSize] = {}
         self._parents: set[Optional[str]] = set()
         self.other_bytes = 0
@@ -85,6 +89,7 @@ class Judge:
             self._phase = phase
             for row, judgement in zip(rows, self.judge(match, rows)):
                 row.judgement = judgement
+        self._lone = _noise_of_lone_weights(groups)
 
     def forget_rows(self) -> None:
         """Forgets the rows of the last step; what was learned from them stays."""
@@ -119,6 +124,10 @@ class Judge:
         self._rejected.clear()
         if self.noise.at_start:
             self._look_at_weights(groups)
+        for name, row in lone_weights(groups) if self._lone else ():
+            before = self._lone.get(name)
+            if before is not None:  # it was changed by noise
+                self._allow_for(distance.of_statistics(row.target or row.golden or {}, before).distance or 0.0)
 
     def _look_at_weights(self, groups: Sequence[Group]) -> None:
         """Handles noise that an optimizer which normalises (Adam) scales up: rounding may change the sign of a gradient
@@ -341,3 +350,26 @@ class Judge:
         given = [r.golden for r in rows if r.is_input and r.golden and is_tensor(r.golden)]
         sizes = [GradientSize(distance.scale(item), distance.count(item)) for item in given]
         self._gradients[key] = max([self._gradients.get(key, GradientSize()), *sizes])
+
+
+def lone_weights(groups: Sequence[Group]) -> Iterator[tuple[tuple[str, bool], Row]]:
+    """The weights of modules that only one run has (a fused projection, or several), by name and run."""
+    for match, rows in groups:
+        if match.how == "unmatched" and match.call.kind == "module" and match.call.direction == FORWARD:
+            for row in rows:
+                if row.slot.startswith("parameters."):
+                    yield (f"{match.call.key}.{row.slot.partition('.')[2]}", match.target is None), row
+
+
+def _noise_of_lone_weights(groups: Sequence[Group]) -> dict[tuple[str, bool], Item]:
+    """Those whose gradient is only rounding: an optimizer that normalises (Adam) scales it up."""
+    lone = {name: row.target or row.golden for name, row in lone_weights(groups)}
+    if not lone:
+        return {}
+    sizes: dict[tuple[str, bool], float] = {}
+    for match, rows in groups:
+        for row in rows if match.call.direction == GRADS else ():
+            name = f"{match.call.key}.{row.slot.removeprefix('parameters_grad.')}", match.target is None
+            sizes[name] = distance.scale(row.golden or row.target or {})
+    most = max(sizes.values(), default=0.0)
+    return {name: item for name, item in lone.items() if 0.0 < sizes.get(name, 0.0) <= NOISE_GRADIENT * most}

@@ -139,7 +139,7 @@ def _cover_inside(groups: Sequence[Group], found: dict[int, Judgement]) -> None:
         bad = [row for row in rows if _is_odd(row)] if match.call.kind == "api" else []
         if not bad:
             continue
-        effects = effects or Effects(groups, golden=False)
+        effects = effects or Effects(groups)
         module = effects.agreeing_module(match.target) if match.target is not None else None
         if module is not None:
             for row in bad:

@@ -99,12 +99,12 @@ def scale(item: dict[str, Any]) -> float:
     norm = number(norm)
     if norm is None or elements == 0 or not math.isfinite(norm):
         return 0.0
-    if _is_masked(item):
+    if is_masked(item):
         return min(abs(number(item.get(key)) or 0.0) for key in ("Max", "Min"))
     return norm / math.sqrt(elements)
 
 
-def _is_masked(item: dict[str, Any]) -> bool:
+def is_masked(item: dict[str, Any]) -> bool:
     """Whether one huge repeated value hides the others. Data with a wide range (squares of gradients) is not a mask:
     the sum of its squares is far less than that of one value with this sum."""
     high, low = number(item.get("Max")), number(item.get("Min"))
@@ -144,21 +144,6 @@ def direction_key(item: object) -> Optional[ValueKey]:
     if count(item) == 1:
         return value_key(item)
     return (count(item), *(f"{value / norm:.3e}" for value in (low, high)))
-
-
-def is_multiple(one: object, other: object) -> bool:
-    """Whether one tensor is almost certainly a multiple of the other, except for rounding."""
-    if not isinstance(one, dict) or not isinstance(other, dict) or one.get("shape") != other.get("shape"):
-        return False
-    if count(one) < 2:  # any two numbers are multiples of each other
-        return False
-    parts = []
-    for item in (one, other):
-        low, high, norm = (number(item.get(key)) for key in ("Min", "Max", "Norm"))
-        if low is None or high is None or not norm or not math.isfinite(norm):
-            return False
-        parts.append((low / norm, high / norm))
-    return all(math.isclose(a, b, rel_tol=1e-3) for a, b in zip(*parts))
 
 
 def is_repetition(one: object, other: object) -> bool:
@@ -274,7 +259,7 @@ def _largest(
 ) -> Measurement:
     worst, average, worst_place = 0.0, 0.0, 0
     size = max(scale(target), scale(golden))
-    masked = _is_masked(target) or _is_masked(golden)
+    masked = is_masked(target) or is_masked(golden)
     for place, (name, (t, g)) in enumerate(zip(_NAMES, values)):
         if t is None or g is None or t == g or (t != t and g != g):
             continue

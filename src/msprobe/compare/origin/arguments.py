@@ -86,21 +86,26 @@ def plain_arguments(match: Match) -> tuple[Message, ...]:
         return ()
     told = []
     for call, side in zip((target, golden), SIDES.values()):
-        known = (
-            []
-            if call is None
-            else [
-                f"{argument_name(call, slot)}={item['value']!r}"
-                for slot, item in slots(call)
-                if slot.startswith("input")
-                and item is not None
-                and item.get("value") is not None
-                and not is_tensor(item)
-            ]
-        )
+        known = plain_values(call) if call is not None else []
         if call is not None and known:
-            told.append(Message("evidence.arguments", side=side, arguments=known[:6], call=call.name))
+            told.append(Message("evidence.arguments", side=side, arguments=known, call=call.name))
     return tuple(told)
+
+
+def plain_values(call: Call) -> list[str]:
+    """`eps=1e-05` for each plain argument of a call that says something, at most six."""
+    plain = [
+        (slot, item)
+        for slot, item in slots(call)
+        if slot.startswith("input") and "._" not in slot and not is_tensor(item)
+    ]
+    given = [(slot, (item or {}).get("value")) for slot, item in plain]
+    return [f"{argument_name(call, slot)}={value!r}" for slot, value in given if not _is_silent(value)][:6]
+
+
+def _is_silent(value: Any) -> bool:
+    """Whether an argument turns something off, or is a whole slice."""
+    return value is None or value is False or value == [None, None, None]
 
 
 def argument_name(call: Call, slot: str) -> str:

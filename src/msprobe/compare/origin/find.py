@@ -8,7 +8,7 @@ what comes after the backward.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Optional
 
@@ -19,7 +19,7 @@ from msprobe.compare.operators import UPDATE, draws
 from msprobe.compare.origin.arguments import other_arguments, plain_arguments, slot_text
 from msprobe.compare.origin.loop_findings import findings
 from msprobe.compare.origin.other_shape import blame_other_shape, first_of_other_shape, maker_of_other_shape
-from msprobe.compare.origin.reordered import argument_before, argument_of_part, reordering_before
+from msprobe.compare.origin.reordered import argument_before, reordering_before
 from msprobe.compare.origin.state import other_module
 from msprobe.compare.origin.structure import (
     after_the_model,
@@ -27,6 +27,7 @@ from msprobe.compare.origin.structure import (
     candidate,
     candidate_of_one_run,
     given_around,
+    is_excused,
     left_out,
     made_inside,
     structural,
@@ -34,6 +35,7 @@ from msprobe.compare.origin.structure import (
 from msprobe.compare.origin.trace import Trace, bad_rows
 from msprobe.compare.origin.training import TrainingDifference
 from msprobe.compare.origin.updates import blame_update
+from msprobe.compare.origin.ways import ways
 from msprobe.compare.origin.wording import SAME_INPUTS, UNORDERED, Candidate, argument_text
 from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import SIDES, Kind
@@ -130,18 +132,32 @@ def _lacking_parameter(trace: Trace) -> Optional[Candidate]:
 
 
 def _accumulated(said: Message, trace: Trace) -> Message:
-    """Says how the gradients of all parameters differ, if all by the same factor."""
+    factor = _gradient_factor(trace)
+    if not factor:
+        return Message("training.accumulated", said=said)
+    return Message("training.accumulated_factor", said=said, factor=factor)
+
+
+def _gradient_factor(trace: Trace) -> str:
+    """How much larger the gradients of all parameters are, if all by the same factor; else nothing."""
     rows = [row for match, rows in trace.groups if match.call.key.startswith(UPDATE) for row in rows]
     rows = [row for row in rows if row.slot.endswith(".gradient")]
     norms = [(number((row.target or {}).get("Norm")), number((row.golden or {}).get("Norm"))) for row in rows]
     ratios = sorted(ours / theirs for ours, theirs in norms if ours is not None and theirs)
-    if (
-        not ratios
-        or not math.isclose(ratios[0], ratios[-1], rel_tol=0.01)
-        or math.isclose(ratios[0], 1.0, rel_tol=0.01)
-    ):
-        return Message("training.accumulated", said=said)
-    return Message("training.accumulated_factor", said=said, factor=f"{ratios[len(ratios) // 2]:.3g}")
+    if not ratios or not math.isclose(ratios[0], ratios[-1], rel_tol=0.01):
+        return ""
+    return "" if math.isclose(ratios[0], 1.0, rel_tol=0.01) else f"{ratios[len(ratios) // 2]:.3g}"
+
+
+def _between(trace: Trace) -> Iterator[Message]:
+    """The calls that only one run makes to gradients, between the backward and the optimizer."""
+    facts = trace.facts
+    places = [i for i in trace.unmatched if trace.phases[i] is Phase.AFTER and facts is not None and facts.is_update(i)]
+    for golden, side in enumerate(SIDES.values()):
+        alone = [trace.groups[i][0] for i in places if (trace.groups[i][0].target is None) == bool(golden)]
+        keys = dict.fromkeys(match.call.key for match in alone if facts is None or facts.phase(match) != "optimizer")
+        if keys:
+            yield Message("evidence.between", side=side, calls=[*keys][:5])
 
 
 def lost_write(trace: Trace) -> Optional[Candidate]:
@@ -212,6 +228,10 @@ def _training(found: Sequence[TrainingDifference], trace: Trace) -> Candidate:
     index = (shown or known or [len(trace.groups) - 1])[0]
     bad = bad_rows(trace.groups[index][1]) if shown else []
     rest = tuple(one.sentence for one in found[1:4])
+    if found[0].kind == "clipping":
+        factor = _gradient_factor(trace)
+        used = Message("evidence.gradients_factor", factor=factor) if factor else Message("evidence.gradients_differ")
+        rest += (used, *_between(trace))
     made = candidate("training", index, bad[0] if bad else None, trace, rest)
     return replace(made, said=found[0].sentence, phase=found[0].phase)
 
@@ -258,11 +278,13 @@ def _blame(index: int, trace: Trace) -> Candidate:
         said = Message("evidence.may_reorder")
         replaced = candidate("replaced", moved, None, trace, (said, *plain_arguments(trace.groups[moved][0])))
         return replace(replaced, other=_golden_name(trace.groups[moved][0]))
-    other = argument_before(index, trace) if seen == UNORDERED and trace.phases[index] is Phase.FORWARD else None
+    inputs = [other for other in rows if other.is_input]
+    other = argument_before(inputs, trace) if seen == UNORDERED and trace.phases[index] is Phase.FORWARD else None
     if other is not None:
         return _shifted(candidate("argument", *other, trace, (REORDERED,)), index, trace)
-    evidence = (_unordered(match, rows),) if seen == UNORDERED else ()
-    return replace(candidate("call", index, row, trace, (*evidence, *plain_arguments(match))), inputs=seen)
+    evidence: tuple[Message, ...] = (_unordered(match, rows),) if seen == UNORDERED else ()
+    evidence += ways(row, trace) or plain_arguments(match)
+    return replace(candidate("call", index, row, trace, evidence), inputs=seen)
 
 
 def _argument_of_forward(index: int, trace: Trace) -> Optional[Candidate]:
@@ -331,59 +353,66 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
         one, other = swapped
         said = Message("evidence.swapped", slot=one.slot, other=other.golden_slot)
         return candidate("swapped", index, one, trace, (said,))
+    row = inputs[0]
     found = structural(index, inputs, trace)
     if found is not None:
-        return _shifted(found, index, trace)
-    row = inputs[0]
+        return _shifted(replace(found, evidence=ways(row, trace) or found.evidence), index, trace)
     if row.why.kind is Kind.DTYPE:
         return candidate("dtype", index, row, trace)
     shaped = maker_of_other_shape(row, index, trace)
     if shaped is not None:
         return _shifted(blame_other_shape(*shaped, trace), index, trace)
-    ours = _producer(row.target, index, trace, golden=False)
-    theirs = _producer(row.golden, index, trace, golden=True)
-    if ours is not None and theirs is not None and ours is not theirs:
-        said = Message("evidence.results", target=ours.call.name, golden=_golden_name(theirs))
-        return candidate("wiring", index, row, trace, (said,))
-    if theirs is not None:
-        said = Message("evidence.golden_result", call=_golden_name(theirs))
-        return candidate("wiring", index, row, trace, (said,))
-    if ours is not None:
-        said = Message("evidence.target_result", call=ours.call.name)
-        return candidate("wiring", index, row, trace, (said,))
+    passed = [_passed(row, index, trace, golden) for golden in (False, True)]
+    alone = next((one[0] for one in reversed(passed) if one is not None and one[0].how == "unmatched"), None)
+    place = next((i for i in trace.unmatched if trace.groups[i][0] is alone), None)
+    if place is not None and not is_excused(trace.groups[place]):
+        found = candidate_of_one_run(place, trace)
+        return _shifted(replace(found, evidence=ways(row, trace) or found.evidence), index, trace)
+    wired = _wiring(*passed)
+    if wired is not None:
+        return candidate("wiring", index, row, trace, (wired, *ways(row, trace)))
     parameter = _parameter_of(index, row, trace)
     if parameter:
         call = trace.groups[index][0].call
         said = Message("origin.parameter", name=parameter, slot=row.slot, call=call.name)
         return replace(candidate("parameter", index, row, trace), said=said)
-    part = argument_of_part(row, index, trace) if trace.phases[index] is Phase.FORWARD else None
+    part = argument_before([row], trace) if trace.phases[index] is Phase.FORWARD else None
     if part is not None:
         return _shifted(candidate("argument", *part, trace, (REORDERED,)), index, trace)
-    alone = left_out(index, trace)
-    around = None if alone else given_around(index, row, trace)
+    left = left_out(index, trace)
+    around = None if left else given_around(index, row, trace)
     if around is not None:
         return _shifted(around, index, trace)
-    views = None if alone else _views(row, trace)
-    if views is not None:
-        return candidate("wiring", index, row, trace, (views,))
-    found = alone or candidate("input", index, row, trace, _extra_before(index, trace))
-    return found if alone else replace(found, said=after_the_model(index, row, trace))
+    found = left or candidate("input", index, row, trace, _extra_before(index, trace))
+    return found if left else replace(found, said=after_the_model(index, row, trace))
 
 
-def _views(row: Row, trace: Trace) -> Optional[Message]:
-    """Which results an input is a part of, where the runs take it from different calls: a view that is not recorded."""
-    names = []
-    for golden, side in enumerate(trace.facts.sides if trace.facts is not None else ()):
-        value = side.graph.of_row.get(id(row))
-        while value is not None and value.maker is None and value.source is not None:
-            value = value.source
-        maker = value.maker if value is not None else None
-        if maker is None:
+Passed = Optional[tuple[Match, Message]]
+
+
+def _wiring(ours: Passed, theirs: Passed) -> Optional[Message]:
+    """Whose results the runs pass, if they are those of different calls; None if not known."""
+    if ours is not None and theirs is not None:
+        return None if ours[0] is theirs[0] else Message("evidence.results", target=ours[1], golden=theirs[1])
+    if theirs is not None:
+        return Message("evidence.golden_result", result=theirs[1])
+    return Message("evidence.target_result", result=ours[1]) if ours is not None else None
+
+
+def _passed(row: Row, index: int, trace: Trace, golden: bool) -> Passed:
+    """The call that made an input of a call, with the words for it; None if it is not known."""
+    if trace.groups[index][0].call.direction != FORWARD or trace.facts is None:
+        made = _producer(row.golden if golden else row.target, index, trace, golden)
+        if made is None:
             return None
-        names.append((maker.call.name, maker.match.golden.name if maker.match.golden else "", bool(golden)))
-    if len(names) < 2 or names[0][1] == names[1][0]:
+        return made, Message("evidence.result", call=_golden_name(made) if golden else made.call.name)
+    value = trace.facts.sides[golden].graph.of_row.get(id(row))
+    what = "evidence.result"
+    while value is not None and value.maker is None:
+        value, what = value.source, "evidence.part"
+    if value is None or value.maker is None:
         return None
-    return Message("evidence.parts", target=names[0][0], golden=names[1][0])
+    return value.maker.match, Message(what, call=value.maker.call.name)
 
 
 def _overwriting(index: int, inputs: Sequence[Row], trace: Trace) -> Optional[Candidate]:

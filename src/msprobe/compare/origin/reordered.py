@@ -10,51 +10,26 @@ from collections.abc import Sequence
 from typing import Optional
 
 from msprobe.compare.calls import BACKWARD, FORWARD, Call, Match, forward_name
-from msprobe.compare.measure.distance import ValueKey, is_repetition, value_key
-from msprobe.compare.origin.state import may_be_part
+from msprobe.compare.measure.distance import is_repetition
+from msprobe.compare.operators import REORDERS
 from msprobe.compare.origin.trace import Trace
+from msprobe.compare.origin.ways import calls_before
 from msprobe.compare.origin.wording import Candidate
 from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import Kind
-from msprobe.compare.rows import ERROR, WARNING, Group, Item, Row
-
-_REORDERING = {
-    "cat", "concat", "stack", "repeat", "repeat_interleave", "tile", "flip", "roll", "gather", "index_select", "sort",
-}  # fmt: skip
-"""Calls that only move axes are not included: two of them with the same result are the same."""
+from msprobe.compare.rows import ERROR, WARNING, Group, Row
 
 
-def argument_before(index: int, trace: Trace) -> Optional[tuple[int, Row]]:
-    """The earlier call with a different argument (a padding, a shift) whose result leads to the inputs of a call: its
-    statistics agree, but not the order of its elements. None if there is none."""
-    wanted = {value_key(row.golden) for row in trace.groups[index][1] if row.is_input} - {None}
-    for i in range(index - 1, -1, -1):
-        match, rows = trace.groups[i]
-        if match.call.kind != "api" or match.call.direction != FORWARD:
-            continue
-        if any(not row.is_input and value_key(row.golden) in wanted for row in rows):
-            for row in rows:
+def argument_before(rows: Sequence[Row], trace: Trace) -> Optional[tuple[int, Row]]:
+    """The earlier call with a different argument (a padding, a shift) that leads to these values: the statistics of its
+    result agree, but not the order of its elements. None if there is none."""
+    for place in calls_before(rows, trace):
+        match, given = trace.groups[place]
+        if match.call.kind == "api" and match.call.direction == FORWARD:
+            for row in given:
                 if _is_excused_argument(row):
-                    return i, row
+                    return place, row
     return None
-
-
-def argument_of_part(shown: Row, index: int, trace: Trace) -> Optional[tuple[int, Row]]:
-    """The same where the input that differs is a part of such a result (a slice, which is not recorded)."""
-    for i in range(index - 1, -1, -1):
-        match, rows = trace.groups[i]
-        if match.call.kind != "api" or match.call.direction != FORWARD:
-            continue
-        given = [row for row in rows if _is_excused_argument(row)]
-        for made in rows if given else ():
-            whole = made.target, made.golden
-            if not made.is_input and all(one and may_be_part(part, one) for part, one in zip(_sides(shown), whole)):
-                return i, given[0]
-    return None
-
-
-def _sides(row: Row) -> tuple[Item, Item]:
-    return row.target, row.golden
 
 
 def blame_arguments(group: Group) -> None:
@@ -89,37 +64,27 @@ def _is_excused_argument(row: Row) -> bool:
 
 
 def reordering_before(index: int, trace: Trace) -> Optional[int]:
-    """The earlier call that may reorder elements and whose result leads to the inputs of a call: it is matched with a
-    call of another API, or only one run makes it. None if there is none."""
-    wanted = {value_key(row.golden) for row in trace.groups[index][1] if row.is_input} - {None}
+    """The earlier call that may reorder elements and leads to the inputs of a call: it is matched with a call of
+    another API, or only one run makes it. None if there is none."""
+    inputs = [row for row in trace.groups[index][1] if row.is_input]
+    before = calls_before(inputs, trace)
     here = trace.groups[index][0].call.parent
-    near: Optional[int] = None
-    for i in range(index - 1, -1, -1):
-        match, rows = trace.groups[i]
+    near = [i for i in reversed(trace.unmatched) if i < index and trace.groups[i][0].call.parent == here]
+    for place in [*before, *near]:  # a copy that was not recorded may be between
+        match, rows = trace.groups[place]
         if match.call.kind != "api" or match.call.direction != FORWARD:
             continue
-        alone = match.target is None or match.golden is None
-        if alone and _is_reordered(match, rows):
-            if _gives(rows, wanted):
-                return i
-            if near is None and match.call.parent == here:
-                near = i  # a slice or a view that was not recorded may be between
-        if alone or not _gives(rows, wanted):
-            continue
+        if match.how == "unmatched" and _is_reordered(match, rows):
+            return place
         words = {_word(call) for call in (match.target, match.golden) if call is not None}
-        if len(words) == 2 and words <= _REORDERING:
-            return i
-        wanted |= {value_key(row.golden) for row in rows if row.is_input} - {None}
-    return near
-
-
-def _gives(rows: Sequence[Row], wanted: set[Optional[ValueKey]]) -> bool:
-    return any(not row.is_input and value_key(row.golden or row.target) in wanted for row in rows)
+        if len(words) == 2 and words <= REORDERS:
+            return place
+    return None
 
 
 def _is_reordered(match: Match, rows: Sequence[Row]) -> bool:
     """A call of one run that gives the numbers it was given, once or several times, in a different order."""
-    if _word(match.call) not in _REORDERING:
+    if _word(match.call) not in REORDERS:
         return False
     given = [row.golden or row.target for row in rows if row.is_input]
     made = [row.golden or row.target for row in rows if not row.is_input]

@@ -28,7 +28,7 @@ def structural(index: int, inputs: list[Row], trace: Trace) -> Optional[Candidat
     """A call that only one run made, and whose result is the input that differs, or that is just before it."""
     direction = trace.groups[index][0].call.direction
     before = [i for i in trace.unmatched if i < index and trace.groups[i][0].call.direction == direction]
-    before = [i for i in before if not _is_excused(trace.groups[i])]
+    before = [i for i in before if not is_excused(trace.groups[i])]
     before = _without_rewritten(before, trace) if before else before
     if not before:
         return None
@@ -53,7 +53,7 @@ def structural(index: int, inputs: list[Row], trace: Trace) -> Optional[Candidat
     return _unmatched_call(found, rows[0] if rows else None, before, trace)
 
 
-def _is_excused(group: Group) -> bool:
+def is_excused(group: Group) -> bool:
     """Whether everything that follows from the call agrees."""
     return bool(group[1]) and all(row.excuse is not None for row in group[1])
 
@@ -93,15 +93,27 @@ def made_inside(index: int, results: list[Row], trace: Trace) -> Optional[Candid
 
 def left_out(index: int, trace: Trace) -> Optional[Candidate]:
     """A call that only one run made in the module of this call, before it, and whose effect does not agree: unrecorded
-    code (a slice, a view) may be between its result and the input that differs."""
+    code (a slice, an index) may be between its result and the input that differs. Beside all modules, only a call whose
+    result no recorded call uses."""
     call = trace.groups[index][0].call
-    if call.parent is None or call.direction != FORWARD:
+    if call.direction != FORWARD:
         return None
-    near = [
-        i for i in trace.unmatched if i < index and _is_unexplained(trace.groups[i]) and _is_in(call.parent, i, trace)
-    ]
+    near = [i for i in trace.unmatched if i < index and _is_unexplained(trace.groups[i])]
+    if call.parent is None:
+        near = [i for i in near if trace.groups[i][0].call.parent is None and _is_unused(i, trace)]
+    else:
+        near = [i for i in near if _is_in(call.parent, i, trace)]
     calls = [i for i in near if trace.groups[i][0].call.kind == "api"]
     return candidate_of_one_run(calls[-1], trace) if calls else None
+
+
+def _is_unused(index: int, trace: Trace) -> bool:
+    """Whether no recorded call uses the results of a call that only one run makes."""
+    match = trace.groups[index][0]
+    if trace.facts is None:
+        return False
+    step = trace.facts.sides[match.target is None].graph.steps.get(match.call.name)
+    return step is not None and bool(step.results) and not any(part.value.uses for part in step.results)
 
 
 def _is_unexplained(group: Group) -> bool:

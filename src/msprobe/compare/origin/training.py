@@ -124,12 +124,12 @@ def _clipping(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[Trai
     ours, theirs = _of(target, "clip_grad_norm_end"), _of(golden, "clip_grad_norm_end")
     if len(ours) != len(theirs):
         yield from _other_number(target, golden, "clip_grad_norm", "clip_grad_norm_")
-        return
-    yield from _still_scaled(target, golden)
-    starts = zip(_of(target, "clip_grad_norm"), _of(golden, "clip_grad_norm"))
-    for (a, b), (start, other) in zip(zip(ours, theirs), starts):
-        yield from _other_value(a, b, "max_norm", "clip_grad_norm_: max_norm", Phase.AFTER, "clipping", start)
-        yield from _other_value(start, other, "norm_type", "clip_grad_norm_: norm_type", Phase.AFTER, "clipping", start)
+    else:
+        yield from _still_scaled(target, golden)
+        starts = zip(_of(target, "clip_grad_norm"), _of(golden, "clip_grad_norm"))
+        for (a, b), (start, other) in zip(zip(ours, theirs), starts):
+            for events, key in (((a, b), "max_norm"), ((start, other), "norm_type")):
+                yield from _other_value(*events, key, f"clip_grad_norm_: {key}", Phase.AFTER, "clipping", start)
     values, others = _of(target, "clip_grad_value"), _of(golden, "clip_grad_value")
     if len(values) != len(others):
         yield from _other_number(target, golden, "clip_grad_value", "clip_grad_value_")

@@ -12,7 +12,7 @@ function isDark() {
   return document.documentElement.dataset.theme === "dark";
 }
 
-function mix(part) {
+export function mix(part) {
   const low = isDark() ? [36, 42, 54] : [235, 240, 250], high = isDark() ? [255, 122, 110] : [176, 24, 16];
   return `rgb(${low.map((value, at) => Math.round(value + (high[at] - value) * part)).join(",")})`;
 }
@@ -45,8 +45,8 @@ export function heatBar(shown) {
 }
 
 // Values on a log scale between the smallest and the largest of the picture; NaN and infinities stand out.
-export function drawHeat(canvas, { names, columns, value, picked }) {
-  const tall = names.length > 60 ? 10 : 16, { pen, width } = drawing(canvas, Math.max(names.length * tall + 16, 40)), size = (width - LABEL) / Math.max(columns.length, 1);
+export function drawHeat(canvas, { names, columns, value, picked, axes }) {
+  const tall = names.length > 60 ? 10 : 16, { pen, width } = drawing(canvas, Math.max(names.length * tall + 32, 56)), size = (width - LABEL) / Math.max(columns.length, 1);
   const { low, high } = rangeOf({ names, columns, value }), span = Math.log(high / low), strength = (one) => one ? span > 1e-6 ? NONE + (1 - NONE) * Math.log(Math.abs(one) / low) / span : 1 : 0;
   for (let y = 0; y < names.length; y++) {
     pen.fillStyle = colour(y === picked ? "accent" : "fg");
@@ -62,6 +62,8 @@ export function drawHeat(canvas, { names, columns, value, picked }) {
   pen.fillStyle = colour("dim");
   const every = Math.max(1, Math.ceil(columns.length / Math.max(1, Math.floor((width - LABEL) / 70))));
   for (let x = 0; x < columns.length; x += every) pen.fillText(shorten(String(columns[x]), 12), LABEL + x * size, names.length * tall + 12);
+  pen.fillText(`${axes[0]} ↑`, 2, names.length * tall + 12);
+  pen.fillText(`${axes[1]} →`, (LABEL + width) / 2, names.length * tall + 26);
 }
 
 export function cellAt(canvas, event, names, columns) {

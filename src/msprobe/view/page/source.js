@@ -41,6 +41,7 @@ const server = {
   tensor: async (row) => (await ask("/api/tensor" + query({ row }))).json(),
   sweep: async (row) => (await ask("/api/sweep" + query({ row }))).json(),
   slice: async (parameters) => (await ask("/api/slice" + query(parameters))).json(),
+  scales: async (parameters) => (await ask("/api/scales" + query(parameters))).json(),
   trends: async () => (await ask("/api/trends")).json(),
   matrix: async (statistic, rank) => (await ask("/api/matrix" + query({ statistic, rank }))).json(),
   curve: async (kind, name, statistic) => (await ask("/api/curve" + query({ kind, name, statistic }))).json(),

@@ -26,7 +26,7 @@ function writeAddress() {
   if (reading || !state.table) return;
   const parts = new URLSearchParams();
   if (state.tab !== "rows") parts.set("tab", state.tab);
-  if (state.row >= 0) parts.set("row", state.row);
+  if (state.row >= 0) parts.set("row", state.table.id(state.row));
   if (state.unit >= 0) parts.set("unit", state.unit);
   if (state.module) parts.set("module", state.module);
   if (state.query) parts.set("search", state.query);
@@ -49,7 +49,7 @@ export function readAddress() {
   reading = true;
   const range = (parts.get("range") || "").split("-").map(Number);
   Object.assign(state, {
-    tab: parts.get("tab") || "rows", row: number("row", table.count), unit: number("unit", table.units.length),
+    tab: parts.get("tab") || "rows", row: table.withId(parts.get("row")), unit: number("unit", table.units.length),
     module: parts.get("module") || "", query: parts.get("search") || "", introduced: parts.get("introduced") === "1",
     verdicts: [0, 1, 2, 3].map((place) => (parts.get("verdicts") || "1111")[place] !== "0"),
     range: range.length === 2 && range[1] > range[0] ? range : null,

@@ -5,6 +5,7 @@ export const LOOKS = ["pass", "not_compared", "differs", "propagated", "introduc
 export const PROPAGATED = 3;
 export const INTRODUCED = 4; // the origin too
 export const ORIGIN = 5;
+const GOLDEN_ONLY = 16;
 export const LEVELS = 100;
 export const LOWEST = -9;
 export const HIGHEST = 1;
@@ -39,7 +40,7 @@ export class Table {
     for (let i = 0; i < this.count && !measured; i++) measured = distance[i] === distance[i];
     this.measured = measured;
     for (let i = 0; i < this.count; i++) {
-      const look = ROLE_LOOK[state[i] >> 2] || VERDICT_LOOK[state[i] & 3];
+      const look = ROLE_LOOK[state[i] >> 2 & 3] || VERDICT_LOOK[state[i] & 3];
       this.looks[i] = look;
       if (look > this.callLooks[call[i]]) this.callLooks[call[i]] = look;
       const value = measured ? distance[i] : Math.abs(target[i]);
@@ -53,9 +54,19 @@ export class Table {
   end(call) { return call + 1 < this.calls ? this.call.first[call + 1] : this.count; }
   callName(call) { return this.texts[this.call.target[call]] || this.texts[this.call.golden[call]]; }
   name(row) { return this.callName(this.rows.call[row]) + "." + this.texts[this.rows.slot[row]]; }
+  // As in `msprobe rows` and in the JSON: the same in every comparison of the same two runs.
+  id(row) {
+    const call = this.rows.call[row], alone = (this.rows.state[row] & GOLDEN_ONLY) !== 0;
+    const name = (alone ? this.texts[this.call.golden[call]] : this.callName(call)) + "." + this.texts[this.rows.slot[row]];
+    return `${this.units[this.call.unit[call]].label}/${name}` + (alone ? "@golden" : "");
+  }
+  withId(id) {
+    for (let row = 0; row < this.count; row++) if (this.id(row) === id) return row;
+    return -1;
+  }
   look(row) { return LOOKS[this.looks[row]]; }
   verdict(row) { return this.verdicts[this.rows.state[row] & 3]; }
-  role(row) { return this.roles[this.rows.state[row] >> 2]; }
+  role(row) { return this.roles[this.rows.state[row] >> 2 & 3]; }
   reason(row) { return this.texts[this.rows.reason[row]]; }
   module(call) { return this.texts[this.call.target_module[call]] || this.texts[this.call.golden_module[call]]; }
   // The row of another table with the same name in the same unit: the view survives when the data is read again.

@@ -14,6 +14,7 @@ import numpy as np
 
 from msprobe.dump.errors import DumpError
 from msprobe.dump.items import read_number
+from msprobe.dump.nearby import is_dump
 from msprobe.watch.alarms.alarm import Alarm
 from msprobe.watch.reading.database import NUMBER, NUMBER_OR_NULL, Database, Kind
 from msprobe.watch.store import ABSENT_BITS, ENDED, FORMAT, is_absent
@@ -173,6 +174,8 @@ class Run:
         self.ranks: list[RankRun] = []
         self.add_new_ranks()
         if not self.ranks:
+            if is_dump(directory):
+                raise DumpError(f"{directory} is a dump, not a watched run. Use: msprobe show {directory}")
             raise DumpError(f"{directory} has no watch*.sqlite; give the dump_path of a monitor.")
 
     def add_new_ranks(self) -> None:

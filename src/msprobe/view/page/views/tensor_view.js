@@ -8,6 +8,7 @@ import { on, state } from "../state.js";
 import { hideTip, tipOf } from "../tooltip.js";
 import { t } from "../words.js";
 import { detailsOf } from "./row_view.js";
+import { scalesFigure } from "./scales_view.js";
 
 const SIZE = 420, SPECIAL = ["", "target", "golden", "both"];
 let turn = 0, current = null;
@@ -200,7 +201,7 @@ function render() {
   const sides = Object.entries(described.sides).filter(([, one]) => one).map(([name, one]) => `${t(name)} ${one.dtype} [${one.shape.join(", ")}]`).join(" · ");
   const sweepBox = el("div", { id: "sweep" });
   box.replaceChildren(el("h2", { class: "mono wrap", text: title(state.table.name(current.row)) }), el("div", { class: "dim mono", id: "shapes", text: sides }), choices(),
-    el("div", { class: "pictures" }, el("figure", {}, caption, canvas, el("div", { id: "colours" }), el("div", { class: "mono", id: "under", text: " " })), sweepBox));
+    el("div", { class: "pictures" }, el("figure", {}, caption, canvas, el("div", { id: "colours" }), el("div", { class: "mono", id: "under", text: " " })), scalesFigure(current), sweepBox));
   heatmap(canvas, caption);
   statistics(sweepBox);
   box.dataset.row = current.row;
@@ -228,4 +229,5 @@ async function open() {
 export function showTensor() {
   for (const event of ["tab", "row", "language"]) on(event, open);
   on("data", () => { turn++; open(); });
+  on("theme", () => { if (current && byId("scales")) render(); });
 }

@@ -9,7 +9,7 @@ import { hideTip, tipOf } from "../tooltip.js";
 import { t } from "../words.js";
 
 const MOST = 400, ALL = "*";
-let picked = -1, watched = null, statistic = "", rank = 0, shown = null, turn = 0, wanted = null, begun = false, drawn = 0;
+let picked = -1, watched = null, statistic = "", kind = "", rank = 0, shown = null, turn = 0, wanted = null, begun = false, drawn = 0;
 
 // The largest difference (of a single dump: the norm of the last output) of each module in each unit.
 function ofTable() {
@@ -36,7 +36,7 @@ function curvesOfTable(y) {
 }
 
 async function curvesOfWatched(y) {
-  const name = shown.names[y], target = watched.targets.find((one) => one.label === name);
+  const target = watched.targets.find((one) => one.label === shown.labels[y]);
   if (source.live && target) return source.curve(target.kind, target.name, statistic);
   return [{ rank: watched.ranks[rank] ?? 0, side: "target", steps: shown.columns, values: shown.columns.map((_, x) => shown.value(y, x)) }];
 }
@@ -50,8 +50,8 @@ async function showCurve(y) {
   picked = y;
   const lines = watched ? await curvesOfWatched(y) : curvesOfTable(y), canvas = byId("curve");
   if (mine !== turn || !canvas) return;
-  const label = watched ? statistic : t(state.table.measured ? "relative" : "norm"), marks = watched ? watched.alarms.filter((one) => one.target === shown.names[y]).map((one) => one.step) : [];
-  byId("curve_name").textContent = `${t("curve")}: ${title(shown.names[y])}`;
+  const label = watched ? statistic : t(state.table.measured ? "relative" : "norm"), marks = watched ? watched.alarms.filter((one) => one.target === shown.labels[y]).map((one) => one.step) : [];
+  byId("curve_name").textContent = `${t("curve")}: ${title(watched ? shown.labels[y] : shown.names[y])}`;
   lines.forEach((line, at) => { line.ink = inkOf(at); });
   const stepAt = drawCurves(canvas, lines, marks, label);
   tipOf(canvas, (event) => {
@@ -64,7 +64,11 @@ async function showCurve(y) {
     key.style.background = ink;
     return el("span", {}, key, text);
   }));
-  drawHeat(byId("heat"), { ...shown, picked });
+  drawHeat(byId("heat"), { ...shown, picked, axes: axesOf() });
+}
+
+function axesOf() {
+  return watched ? [t(kind ? "module" : "target_axis"), t("step")] : [t("module"), t("unit")];
 }
 
 // The targets of an alarm have statistics of their own (the loss has only its value): choose one that its target has.
@@ -72,6 +76,7 @@ function showAlarm(alarm) {
   const target = targetOf(alarm);
   if (!target) return false;
   if (!target.statistics.includes(statistic)) statistic = target.statistics[0];
+  if (kind && kind !== target.kind) kind = "";
   rank = Math.max(0, watched.ranks.findIndex((one) => (one ?? 0) === alarm.rank));
   wanted = target.label;
   render();
@@ -105,17 +110,26 @@ async function ofWatched() {
   watched = await source.trends();
   chooseFirst();
   if (!watched.statistics.includes(statistic)) statistic = watched.statistics[0] || "";
-  const name = wanted ?? shown?.names[picked], matrix = await source.matrix(statistic, rank);
+  const label = wanted ?? shown?.labels[picked], matrix = await source.matrix(statistic, rank);
   wanted = null;
-  shown = { names: matrix.labels, columns: matrix.steps, value: (y, x) => matrix.values[y][x] };
-  picked = shown.names.length ? Math.max(0, shown.names.indexOf(name)) : -1;
+  if (!kindsOf().includes(kind)) kind = "";
+  const rows = matrix.labels.map((one, at) => at).filter((at) => !kind || matrix.labels[at].startsWith(kind + "/")), labels = rows.map((at) => matrix.labels[at]);
+  const steps = matrix.steps.map((one, at) => at).filter((at) => rows.some((row) => matrix.values[row][at] !== null)); // some kinds are measured in few steps
+  shown = { labels, names: labels.map((one) => kind ? one.slice(kind.length + 1) || t("model") : one), columns: steps.map((at) => matrix.steps[at]), value: (y, x) => matrix.values[rows[y]][steps[x]] };
+  picked = labels.length ? Math.max(0, labels.indexOf(label)) : -1;
+}
+
+// The kinds of targets that have the chosen number: one of them alone is a picture of modules by steps.
+function kindsOf() {
+  return [...new Set(watched.targets.filter((one) => one.statistics.includes(statistic) && one.label.startsWith(one.kind + "/")).map((one) => one.kind))];
 }
 
 function controls() {
   if (!state.answer.watched) return [];
   const choice = el("label", {}, t("statistic") + " ", el("select", { id: "statistic", onchange: (event) => { statistic = event.target.value; render(); } }, ...watched.statistics.map((name) => el("option", { text: name, selected: name === statistic }))));
   const ranks = watched.ranks.length > 1 ? el("label", {}, t("rank") + " ", el("select", { id: "rank", onchange: (event) => { rank = +event.target.value; render(); } }, ...watched.ranks.map((number, at) => el("option", { value: at, text: number ?? 0, selected: at === rank })))) : null;
-  return [choice, ranks];
+  const kinds = el("label", {}, t("kind") + " ", el("select", { id: "kind", onchange: (event) => { kind = event.target.value; render(); } }, ...["", ...kindsOf()].map((name) => el("option", { value: name, text: name || t("all_kinds"), selected: name === kind }))));
+  return [choice, kinds, ranks];
 }
 
 function heatmap(caption) {
@@ -145,9 +159,9 @@ async function render() {
     if (picked < 0 && row >= 0) picked = shown.names.indexOf(state.table.module(state.table.rows.call[row]));
   }
   if (mine !== drawn) return;
-  const caption = state.answer.watched ? t("heat_watched") : state.table.measured ? t("heat_of") : t("heat_norm"), heat = heatmap(caption);
+  const caption = state.answer.watched ? kind ? `${t("heat_modules")}: ${kind}, ${statistic}` : t("heat_watched") : state.table.measured ? t("heat_of") : t("heat_norm"), heat = heatmap(caption);
   box.replaceChildren(el("div", { class: "bar" }, ...controls()), el("h2", { id: "curve_name", text: t("click_heat") }), el("canvas", { id: "curve", role: "img", "aria-label": t("curve") }), el("div", { class: "legend", id: "curve_legend" }), ...alarmsOf(), el("h2", { text: caption }), heatBar(shown), heat);
-  drawHeat(heat, { ...shown, picked });
+  drawHeat(heat, { ...shown, picked, axes: axesOf() });
   if (picked >= 0 && picked < shown.names.length) await showCurve(picked);
 }
 
