@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,6 @@ from msprobe.watch.store import ABSENT, Store
 from msprobe.watch.targets import Target
 
 Open = Callable[..., Any]
-SHOTS = os.environ.get("HEAT_SHOTS", "")
-
-
-def shoot(page: Any, name: str) -> None:
-    """Pictures to look at, if HEAT_SHOTS names a directory."""
-    if SHOTS:
-        page.screenshot(path=f"{SHOTS}/{name}.png", full_page=True)
 
 
 def watched(path: Path, steps: int = 60) -> Path:
@@ -83,11 +75,9 @@ def test_one_kind_is_a_picture_of_modules_by_steps(open_view: Open, tmp_path: Pa
     until(page, "document.getElementById('curve_name').textContent === 'Curve: quantisation.mxfp8/blocks.1.fc.input'")
     assert "10 " in page.inner_text("#heat_colours")
     assert "30" in page.inner_text("#heat_colours")
-    shoot(page, "kind_light")
     page.keyboard.press("d")
     page.keyboard.press("l")
     until(page, "document.getElementById('trends').innerText.includes('类别')")
-    shoot(page, "kind_dark")
 
 
 def numbers_of(packed: str, found: dict[str, Any]) -> Any:
@@ -158,7 +148,6 @@ def test_the_scales_of_a_saved_tensor_are_drawn_next_to_it(open_view: Open, tmp_
     until(page, "document.body.innerText.includes('block (20, 1)')")
     until(page, "document.body.innerText.includes('scale 2 (2^1)')")
     until(page, "document.body.innerText.includes('largest |x| 1000')")
-    shoot(page, "scales_light")
     page.select_option("#scales_along", "columns")
     until(page, "document.getElementById('scales_picture').height === 2")
     assert "block 32 × 1" in page.inner_text("#scales_axes")
@@ -168,4 +157,3 @@ def test_the_scales_of_a_saved_tensor_are_drawn_next_to_it(open_view: Open, tmp_
     pixel = "document.getElementById('scales_picture').getContext('2d').getImageData(40, 0, 1, 1).data"
     until(page, f"{pixel}[0] === 255 && {pixel}[1] === 122")  # the strongest colour of the dark theme
     page.locator("#scales_picture").scroll_into_view_if_needed()
-    shoot(page, "scales_dark")

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from msprobe.config.errors import ConfigError
 from msprobe.pytorch import Monitor
-from msprobe.pytorch.watch.attention import _PLACES
+from msprobe.pytorch.watch.attention import _PLACES, largest_logits
 from msprobe.pytorch.watch.health import largest_and_median
 from msprobe.stats.damage import measure_damage, worst_of
 from msprobe.stats.formats import BY_NAME
@@ -408,3 +408,14 @@ def test_mindspore_says_that_the_targets_have_no_effect(tmp_path, logged):
     monitor = MindSporeMonitor(network, None, {"dump_path": str(tmp_path), "targets": ["outliers", "quantisation"]})
     monitor.close()
     assert logged("the target outliers, quantisation has no effect with MindSpore")
+
+
+def test_a_causal_mask_hides_exactly_the_later_tokens():
+    query = torch.eye(6)[None, None]
+    key = torch.zeros(1, 1, 6, 6)
+    for at in range(6):
+        key[0, 0, at, at] = 1.0 + at
+        if at:
+            key[0, 0, at, at - 1] = 100.0  # the token before it must not see it
+    assert largest_logits(query, key, 1.0, None, True).tolist() == [6.0]
+    assert largest_logits(query, key, 1.0, None, False).tolist() == [100.0]
