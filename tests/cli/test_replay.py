@@ -48,6 +48,22 @@ def test_a_backward_is_repeated(ranks: tuple[Path, Path], capsys: pytest.Capture
     assert "Functional.gelu.0.backward: deterministic in 16 runs on cpu" in capsys.readouterr().out
 
 
+def test_a_different_number_of_threads_is_said(ranks: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    target, golden = (str(rank / "Functional.gelu.0.forward") for rank in ranks)
+    here = torch.get_num_threads()
+    assert main(["replay", target, "--golden", golden]) == 0
+    assert "note:" not in capsys.readouterr().out
+    run = ranks[1] / "run.json"
+    run.write_text(json.dumps({**json.loads(run.read_text()), "threads": here + 6}))
+    assert main(["replay", target, "--golden", golden]) == 0
+    said = f"note: the golden run has {here + 6} threads, this one {here}"
+    assert said in capsys.readouterr().out
+    assert main(["replay", golden, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["threads"] == here
+    assert f"set OMP_NUM_THREADS={here + 6}" in answer["notes"][0]
+
+
 @pytest.mark.parametrize(
     ("record", "options", "said"),
     [
@@ -113,6 +129,7 @@ def test_a_module_is_repeated_where_the_script_calls_it(
     if code == 0:
         assert 0 < part["here"] == part["recorded"] == part["golden"] < 1000
         assert part["nearer"] == "both alike"
+        assert (answer["threads"], answer["notes"]) == (1, [])
 
 
 def test_a_module_without_its_script_is_refused_with_the_remedy(

@@ -58,11 +58,31 @@ def test_what_is_not_the_cause_is_not_green(open_view: Open, tmp_path: Path) -> 
     assert "linear.2 differs" in page.inner_text("#answer dl")
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"verdict": "proved"}', '{"verdict": 3, "causes": []}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"verdict": "proved"}',
+        '{"verdict": 3, "causes": []}',
+        '{"verdict": [], "causes": []}',
+        "[" * 100_000,
+    ],
+)
 def test_a_damaged_proof_is_one_sentence(tmp_path: Path, text: str) -> None:
     proof = written(tmp_path)
     (proof / "proof.json").write_text(text)
     with pytest.raises(DumpError, match=r"proof.json (cannot be read|is not a proof)"):
+        open_material(proof)
+
+
+def test_a_link_out_of_the_proof_is_not_followed(tmp_path: Path) -> None:
+    """A proof from a stranger must not put a different dump of the reader into an export."""
+    proof = written(tmp_path / "proof")
+    for run in ("run1", "run2"):
+        (proof / run).rename(tmp_path / run)
+        (proof / run).symlink_to(tmp_path / run)
+    with pytest.raises(DumpError, match="no dumps"):
         open_material(proof)
 
 

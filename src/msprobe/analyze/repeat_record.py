@@ -45,12 +45,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Repetition:
-    """`results` is the number of different results in `times` runs."""
+    """`results` is the number of different results in `times` runs. `threads`: that an operator may use here."""
 
     times: int
     results: int
     device: str
     parts: tuple[Part, ...]
+    threads: Optional[int] = None
 
 
 def repeat_record(
@@ -92,7 +93,7 @@ def repeat_record(
         for number, (one, right) in enumerate(zip(found[0], best))
         if one is not None and right is not None
     ]
-    return Repetition(times, len(different), device, tuple(parts))
+    return Repetition(times, len(different), device, tuple(parts), known.threads())
 
 
 def _same(known: Framework, one: list[Any], other: list[Any]) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Optional, Protocol
 
 from msprobe.cli.run import add_script, split_module
 
@@ -44,29 +44,45 @@ def split_words(words: Sequence[str]) -> Sequence[str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from msprobe.report.terminal import announce, print_lines
+    from msprobe.report.terminal import announce
     from msprobe.rerun.again import Request, again
+
+    def ask(script: Script, directory: Path) -> tuple[Answer, bool]:
+        against = Path(args.against) if args.against else None
+        answer = again(Request(script, directory, args.step, args.level, against, args.fix), announce)
+        return answer, answer.repeats
+
+    return run_and_answer("again", args, ask)
+
+
+class Answer(Protocol):
+    def lines(self) -> list[str]: ...
+
+    def summary(self) -> dict[str, Any]: ...
+
+
+def run_and_answer(verb: str, args: argparse.Namespace, ask: Callable[[Script, Path], tuple[Answer, bool]]) -> int:
+    """Asks about the script of the command line, prints the answer, and returns the exit code of the verb: 0 if the
+    answer is the good one. Without `-o`, the directory with the dumps is deleted."""
+    from msprobe.report.json_output import print_json
+    from msprobe.report.terminal import print_lines
 
     directory = None
     try:
-        script = script_of(args)
-        directory = make_directory(args.output)
-        against = Path(args.against) if args.against else None
-        request = Request(script, directory, args.step, args.level, against, args.fix)
-        answer = again(request, announce)
+        script = _script_of(args)
+        directory = _make_directory(args.output)
+        answer, good = ask(script, directory)
         if args.json:
-            from msprobe.report.json_output import print_json
-
-            print_json("again", answer.summary())
+            print_json(verb, answer.summary())
         else:
             print_lines(answer.lines())
-        return 0 if answer.repeats else 1
+        return 0 if good else 1
     finally:
         if directory is not None and not args.output:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def script_of(args: argparse.Namespace) -> Script:
+def _script_of(args: argparse.Namespace) -> Script:
     """The script of the command line. Raises DumpError if there is none."""
     from msprobe.dump.errors import DumpError
     from msprobe.rerun.launch import Script
@@ -79,7 +95,7 @@ def script_of(args: argparse.Namespace) -> Script:
     return script
 
 
-def make_directory(output: Optional[str]) -> Path:
+def _make_directory(output: Optional[str]) -> Path:
     """A new directory for the dumps. Never one that has something in it."""
     from msprobe.dump.errors import DumpError
 

@@ -10,7 +10,7 @@ import atexit
 import logging
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 from msprobe.cli.run import ScriptError, ScriptImports, find_start, run_as_main
 from msprobe.config.directions import Directions, read_directions
@@ -42,7 +42,8 @@ class _DirectedImports(ScriptImports):
             self._torch.finish()
 
 
-def main() -> None:
+def run_under(make: Callable[[Path], Any]) -> None:
+    """Runs the script of the command line under imports that `make` makes from the file before it, and ends them."""
     logging.getLogger("msprobe").setLevel(logging.WARNING)  # the user did not ask for a dump
     words = sys.argv[2:]
     module = words[1:] if words[:1] == ["-m"] else None
@@ -51,10 +52,14 @@ def main() -> None:
     except ScriptError as error:
         print(f"msprobe: {error}.", file=sys.stderr)
         raise SystemExit(2) from None
-    imports = _DirectedImports(read_directions(Path(sys.argv[1])))
+    imports = make(Path(sys.argv[1]))
     imports.watch()
     atexit.register(imports.finish)
     run_as_main(start)
+
+
+def main() -> None:
+    run_under(lambda file: _DirectedImports(read_directions(file)))
 
 
 if __name__ == "__main__":

@@ -5,14 +5,10 @@
 
 from __future__ import annotations
 
-import argparse
-import atexit
-import logging
-import sys
-from pathlib import Path
 from typing import Any
 
-from msprobe.cli.run import ScriptError, ScriptImports, find_start, run_as_main
+from msprobe.cli.directed_run import run_under
+from msprobe.cli.run import ScriptImports
 from msprobe.config.emulation import EmulationOrder, read_order
 
 
@@ -34,18 +30,7 @@ class _EmulatedImports(ScriptImports):
 
 
 def main() -> None:
-    logging.getLogger("msprobe").setLevel(logging.WARNING)
-    words = sys.argv[2:]
-    module = words[1:] if words[:1] == ["-m"] else None
-    try:
-        start = find_start(argparse.Namespace(script=words, module=module))
-    except ScriptError as error:
-        print(f"msprobe: {error}.", file=sys.stderr)
-        raise SystemExit(2) from None
-    imports = _EmulatedImports(read_order(Path(sys.argv[1])))
-    imports.watch()
-    atexit.register(imports.finish)
-    run_as_main(start)
+    run_under(lambda file: _EmulatedImports(read_order(file)))
 
 
 if __name__ == "__main__":

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from msprobe.cli.again import make_directory, script_of
+from msprobe.cli.again import Answer, run_and_answer
 from msprobe.cli.run import add_script, split_module
+
+if TYPE_CHECKING:
+    from msprobe.rerun.launch import Script
 
 EPILOG = """example:
   msprobe prove --golden golden_dump train.py
@@ -41,28 +44,17 @@ def split_words(words: Sequence[str]) -> Sequence[str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from msprobe.report.terminal import announce, print_lines
+    from msprobe.report.terminal import announce
     from msprobe.rerun.prove import PROVED, Request, prove
 
-    directory = None
-    try:
-        script = script_of(args)
-        directory = make_directory(args.output)
+    def ask(script: Script, directory: Path) -> tuple[Answer, bool]:
         target = Path(args.target) if args.target else None
         tensors = Path(args.tensors) if args.tensors else None
-        request = Request(script, Path(args.golden), directory, target, tensors, args.call, args.most)
-        proof = prove(request, announce)
+        proof = prove(Request(script, Path(args.golden), directory, target, tensors, args.call, args.most), announce)
         if args.output:
             text = json.dumps({"schema": "msprobe/prove/1", **proof.summary()}, indent=1)
             (directory / "proof.json").write_text(text, encoding="utf-8")
             (directory / "proof.json").chmod(0o640)
-        if args.json:
-            from msprobe.report.json_output import print_json
+        return proof, proof.verdict == PROVED
 
-            print_json("prove", proof.summary())
-        else:
-            print_lines(proof.lines())
-        return 0 if proof.verdict == PROVED else 1
-    finally:
-        if directory is not None and not args.output:
-            shutil.rmtree(directory, ignore_errors=True)
+    return run_and_answer("prove", args, ask)

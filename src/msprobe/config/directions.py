@@ -39,7 +39,8 @@ class Remedies:
 class Graft:
     """Gives one call the values of a different run. `what` is output, input, gradient or parameters. `values` are
     files, in the order of the tensors of that part; None keeps the call's own value. `names`: of the parameters.
-    `given`: a gradient is put only if the gradients that come in agree with these."""
+    `given`: a gradient is put only if the gradients that come in agree with these, an output only if the tensors among
+    the arguments do."""
 
     name: str
     step: int

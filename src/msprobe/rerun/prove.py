@@ -121,7 +121,8 @@ def prove(request: Request, say: Callable[[str], None]) -> Proof:
         line = next((place for place, one in enumerate(causes) if _is_of_line(one, wanted, origin)), None)
         is_new = line is None and not any(_belongs_to(one, wanted) for one in causes)
         names = [wanted] if line is None else _calls_of_line(found, wanted, origin)
-        new = [one for name in names for one in runs.plan(found, name, origin) if one not in grafts]
+        new = [one for name in names for one in runs.plan(found, name, origin, line is not None)]
+        new = [one for one in new if not any(_is_same_graft(one, other) for other in grafts)]
         if not new or (is_new and len(causes) == request.most):
             break  # the difference stays where a graft already is, or there are too many causes
         grafts += new
@@ -204,6 +205,11 @@ def _class_of(name: str) -> str:
     return f"Module.{key.rpartition('.')[2]}" if is_module(name) else key
 
 
+def _is_same_graft(one: Graft, other: Graft) -> bool:
+    """Whether both give the same part of the same call golden values; `given` may differ."""
+    return replace(one, given=()) == replace(other, given=())
+
+
 def _describe(origin: Origin, name: str, fired: tuple[int, int]) -> Cause:
     blamed = origin.name.startswith(name) or origin.module == name
     sentence = origin.sentence if blamed else Message("proof.requested")
@@ -253,13 +259,16 @@ class _Runs:
         directory = self._begin(f", with {title}{more} replaced")
         dump = self._run(directory, tuple(grafts))
         self._accept(dump, grafts)
-        done = changed = 0
+        done = changed = passed_over = 0
         for file in sorted((directory / "report").iterdir()):
             found = json.loads(file.read_text(encoding="utf-8"))
             for problem in found["problems"]:
                 raise DumpError(f"the graft failed at {problem}")
+            passed_over += len(found["passed_over"])
             done += sum(times for one, times in found["done"].items() if any(_is_of(one, name) for name in own))
             changed += sum(times for one, times in found["changed"].items() if any(_is_of(one, name) for name in own))
+        if passed_over:
+            self._say(f"{count(passed_over, 'call')} kept the own result: a different argument has a cause of its own")
         if not done:
             raise DumpError(f"the graft never ran: the script did not call {title} where msprobe sees it")
         return dump, (done, changed)
@@ -288,8 +297,9 @@ class _Runs:
                 _add_places(rank.path, source)
             layout.write_file(rank.path / layout.DUMP, [json.dumps(content).encode()])
 
-    def plan(self, found: Comparison, name: str, origin: Origin) -> Iterator[Graft]:
-        """The grafts of one call: in every step and rank of the golden dump."""
+    def plan(self, found: Comparison, name: str, origin: Origin, of_line: bool = False) -> Iterator[Graft]:
+        """The grafts of one call: in every step and rank of the golden dump. `of_line`: a call that is grafted because
+        it is of the same line as the blamed one, only if its arguments agree with the golden ones."""
         what = "output"
         if parse_name(name).direction == BACKWARD:
             what = "gradient"
@@ -305,7 +315,7 @@ class _Runs:
                 if golden_name not in source.records:
                     raise NeedsTensors(self._explain(golden_name, unit.step))
                 self._names[forward_of(own_name)] = forward_of(golden_name)
-                yield self._graft(forward_of(own_name), source, golden_name, what)
+                yield self._graft(forward_of(own_name), source, golden_name, what, of_line and what == "output")
                 backward = backward_of(golden_name)
                 if what == "output" and self._has_tensors(source, backward):
                     yield self._graft(own_name, source, backward, "gradient", with_given=True)
@@ -332,7 +342,7 @@ class _Runs:
     def _graft(self, name: str, source: RankDump, golden_name: str, what: str, with_given: bool = False) -> Graft:
         part = {"output": "output", "gradient": "output", "input": "input", "parameters": "parameters."}[what]
         slots, files = self._files(source, golden_name, part, what == "gradient")
-        given = self._files(source, golden_name, "input", True)[1] if with_given else ()
+        given = self._files(source, golden_name, "input", what == "gradient")[1] if with_given else ()
         names = tuple(slot.partition(".")[2] for slot in slots) if what == "parameters" else ()
         assert source.step is not None
         return Graft(name, source.step, source.rank, what, files, names, given)

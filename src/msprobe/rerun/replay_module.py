@@ -18,7 +18,7 @@ from msprobe.check.core.examine import loader
 from msprobe.config.directions import REFUSED, Directions, Graft, Repeat
 from msprobe.dump.errors import DumpError
 from msprobe.dump.names import BACKWARD, parse_name
-from msprobe.dump.reader import RankDump, items
+from msprobe.dump.reader import RankDump, items, open_dump
 from msprobe.rerun.launch import Script, run_script
 
 
@@ -36,7 +36,9 @@ def repeat_module(
     step = rank.step or 0
     report, results = directory / "report.json", directory / "results"
     results.mkdir(mode=0o750)
-    settings = {"task": "statistics", "level": "L0", "dump_path": str(directory / "dump"), "step": [step]}
+    # MindSpore cannot restore the state of an operator that draws numbers: the APIs inside the Cell show that it does.
+    level = "mix" if rank.head.get("framework") == "mindspore" else "L0"
+    settings = {"task": "statistics", "level": level, "dump_path": str(directory / "dump"), "step": [step]}
     config = directory / "config.json"
     config.write_text(json.dumps({**settings, "statistics": {"summary_mode": "md5"}}), encoding="utf-8")
     order = Repeat(name, step, rank.rank, times, str(report), str(results))
@@ -47,17 +49,30 @@ def repeat_module(
         raise DumpError(refusal.read_text(encoding="utf-8"))
     if not report.is_file():
         ended = f"ended with exit code {code}" if code else "ended"
-        raise DumpError(
-            f"{script} {ended} and did not call {name} in step {step}: give the script that made the dump, without a "
-            "PrecisionDebugger of its own"
+        longer = _longer_name(directory / "dump", name)
+        remedy = (
+            f"the script calls it as {longer}, from an outer model: collect the dump with start() of that outer model"
+            if longer
+            else "give the script that made the dump, without a PrecisionDebugger of its own"
         )
+        raise DumpError(f"{script} {ended} and did not call {name} in step {step}: {remedy}")
     found = json.loads(report.read_text(encoding="utf-8"))
     if "results" not in found:
         raise DumpError(f"{name} cannot be repeated: it draws random numbers whose state cannot be restored")
     kept = found.get("results_kept") or []
     recorded, others = _recorded(rank, name), _recorded(*golden) if golden is not None else {}
     parts = [_part(results, number, str(dtype), recorded, others) for number, dtype in enumerate(kept)]
-    return Repetition(times, int(found["results"]), "the device of the script", tuple(parts))
+    return Repetition(times, int(found["results"]), "the device of the script", tuple(parts), found.get("threads"))
+
+
+def _longer_name(dump: Path, name: str) -> str:
+    """The name of the same module, if the run has found it below a model that is around the one of the dump."""
+    prefix, _, rest = name.partition(".")
+    try:
+        found = [one for rank in open_dump(dump).ranks for one in rank.records]
+    except DumpError:
+        return ""
+    return next((one for one in found if one.startswith(f"{prefix}.") and one.endswith(f".{rest}")), "")
 
 
 def _recorded_inputs(rank: RankDump, name: str, step: int) -> Iterator[Graft]:

@@ -12,7 +12,7 @@ from typing import Any, Optional
 
 from msprobe.dump.errors import DumpError
 from msprobe.dump.items import read_number
-from msprobe.dump.untrusted.regular_files import read_regular
+from msprobe.dump.untrusted.regular_files import is_inside, read_regular
 from msprobe.messages import Message, read_message
 from msprobe.view.call_details import LONGEST, shown
 from msprobe.view.comparing import load_comparison
@@ -31,18 +31,19 @@ def is_proof(path: Path) -> bool:
 
 def load_proof(path: Path, progress: Optional[Progress] = None) -> Material:
     proof = _read(path)
-    runs = sorted(path.glob("run*/dump"), key=lambda run: (len(run.parent.name), run.parent.name))
+    found = [run for run in path.glob("run*/dump") if is_inside(run, path)]
+    runs = sorted(found, key=lambda run: (len(run.parent.name), run.parent.name))
     if not runs:
         raise DumpError(f"{path} has a {FILE}, but no dumps (run1/dump, …); give the directory that prove -o made.")
     has_both = len(runs) > 1
     material = load_comparison(runs[0], runs[-1], {}, progress) if has_both else load_dump(runs[-1])
-    found = material.answer
+    answer = material.answer
     facts = [("loss", text) for text in [_loss(proof)] if text]
     facts += [("now", proof["rest"])] if proof["rest"] and proof["verdict"] != "proved" else []
-    notes = [*([Message("proof.rows")] if has_both else []), *found.notes]
+    notes = [*([Message("proof.rows")] if has_both else []), *answer.notes]
     material.answer = Answer(
         _VERDICTS[proof["verdict"]], _sentence(proof), facts, notes,
-        found.unit, found.row, found.stacks, found.ranks,
+        answer.unit, answer.row, answer.stacks, answer.ranks,
     )  # fmt: skip
     material.proof = proof
     return material
@@ -54,7 +55,7 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise DumpError(f"{path / FILE} cannot be read: {str(error).splitlines()[0][:200]}.") from None
     causes = value.get("causes") if isinstance(value, dict) else None
-    if not isinstance(causes, list) or value.get("verdict") not in _VERDICTS:
+    if not isinstance(causes, list) or value.get("verdict") not in list(_VERDICTS):
         raise DumpError(f"{path / FILE} is not a proof of `msprobe prove`.")
     numbers = {key: _number(value.get(key)) for key in ("target", "golden")}
     counts = {key: _whole(value.get(key)) for key in ("step", "differing")}

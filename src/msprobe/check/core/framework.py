@@ -82,6 +82,9 @@ class Framework(Protocol):
     ) -> Call:
         """Raises NotCallable; or NotMade if the records do not have everything that the call needs."""
 
+    def threads(self) -> Optional[int]:
+        """How many threads an operator may use here; None if it does not depend on that."""
+
     def to_host(self, tensor: Any) -> Any: ...
 
     def to_tensor(self, array: Any) -> Any:

@@ -54,6 +54,9 @@ class MindSpore:
         records = {"title": title, "name": name, "forward": forward, "backward": backward}
         return CallWithGoldenProcess(call, self._cpu, records)
 
+    def threads(self) -> Optional[int]:
+        return None
+
     def to_host(self, tensor: Array) -> Array:
         return tensor
 

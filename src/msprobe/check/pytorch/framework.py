@@ -26,6 +26,9 @@ class PyTorch:
     ) -> TorchCall:
         return TorchCall(self._callables.find(title), name, forward, backward, load)
 
+    def threads(self) -> Optional[int]:
+        return int(torch.get_num_threads())
+
     def to_host(self, tensor: Any) -> Any:
         return tensor.cpu()
 

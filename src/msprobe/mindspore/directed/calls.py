@@ -6,9 +6,8 @@ import traceback
 from collections import Counter
 from typing import Any, Callable, Optional
 
-from msprobe.collect.seeding import Sample
+from msprobe.collect.run.directed import StepActs
 from msprobe.config.directions import Directions, Repeat, write_report
-from msprobe.dump.names import backward_of
 from msprobe.frameworks.mindspore.api_table import Api
 from msprobe.mindspore.apis.api_calls import Apis
 from msprobe.mindspore.cells.cell_calls import Cells
@@ -18,20 +17,11 @@ from msprobe.mindspore.executor import synchronize
 from msprobe.mindspore.tasks.side_effects import side_effects_of
 
 
-class StepActs:
-    """What the directions want in one step of one rank, and the draws of random numbers that it has seen."""
-
+class MindSporeActs(StepActs):
     def __init__(self, directions: Directions, step: int, rank: Optional[int]) -> None:
-        wanted = directions.repeat
-        self.repeat = wanted if wanted is not None and (wanted.step, wanted.rank) == (step, rank) else None
-        self.draws: list[tuple[str, Sample]] = []
+        super().__init__(directions, step, rank)
         self.at_end: list[Callable[[], None]] = []
         """What waits until MindSpore no longer differentiates."""
-
-    def wants(self, name: str) -> Optional[Repeat]:
-        """The repetition at this forward call, or at its backward."""
-        wanted = self.repeat
-        return wanted if wanted is not None and wanted.name in (name, backward_of(name)) else None
 
     def repeat_call(self, wanted: Repeat, name: str, call: Any, values: Any, before: RandomState) -> None:
         """The forward now, the backward when the step ends."""
@@ -44,7 +34,7 @@ class StepActs:
 class DirectedApis(Apis):
     frames = 4
 
-    def __init__(self, *parts: Any, acts: StepActs) -> None:
+    def __init__(self, *parts: Any, acts: MindSporeActs) -> None:
         super().__init__(*parts)
         self._acts = acts
         self._counts: Counter[str] = Counter()
@@ -83,7 +73,7 @@ class DirectedApis(Apis):
 class DirectedCells(Cells):
     """A Cell is repeated while nothing is recorded."""
 
-    def __init__(self, *parts: Any, acts: StepActs) -> None:
+    def __init__(self, *parts: Any, acts: MindSporeActs) -> None:
         super().__init__(*parts)
         self.acts = acts
         self._kept: dict[str, tuple[Any, ...]] = {}

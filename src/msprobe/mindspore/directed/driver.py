@@ -20,7 +20,7 @@ from mindspore import nn
 from mindspore.experimental import optim
 
 from msprobe.collect import notices
-from msprobe.collect.run.lifecycle import Lifecycle
+from msprobe.collect.run.directed import DirectedLifecycle, make_directed
 from msprobe.collect.seeding import pin_seeds
 from msprobe.collect.step_context import StepContext
 from msprobe.config import Settings, load
@@ -28,7 +28,7 @@ from msprobe.config.directions import REFUSED, Directions, Remedies
 from msprobe.dump import layout
 from msprobe.graphdump.dumping.running import is_scheduler
 from msprobe.mindspore.debugger import MindSporeFrontend, PrecisionDebugger
-from msprobe.mindspore.directed.calls import DirectedApis, DirectedCells, StepActs
+from msprobe.mindspore.directed.calls import DirectedApis, DirectedCells, MindSporeActs
 from msprobe.mindspore.directed.generators import all_states
 from msprobe.mindspore.header import in_graph_mode
 from msprobe.mindspore.seed import seed_all
@@ -50,11 +50,11 @@ class DirectedFrontend(MindSporeFrontend):
         self._make_hooks = self._directed_hooks
         self._directions = directions
         self._imported = imported
-        self.acts: Optional[StepActs] = None
+        self.acts: Optional[MindSporeActs] = None
         self._write: Optional[Callable[[], None]] = None
 
     def _directed_hooks(self, context: StepContext) -> TaskHooks:
-        self.acts = acts = StepActs(self._directions, context.step, context.rank)
+        self.acts = acts = MindSporeActs(self._directions, context.step, context.rank)
         file = context.writer.directory / layout.GENERATORS
         self._write = partial(self._write_states, file, acts, all_states())
         return TaskHooks(apis=partial(DirectedApis, acts=acts), cells=partial(DirectedCells, acts=acts))
@@ -68,7 +68,7 @@ class DirectedFrontend(MindSporeFrontend):
             self._write()
         self._write = None
 
-    def _write_states(self, file: Path, acts: StepActs, start: dict[str, Any]) -> None:
+    def _write_states(self, file: Path, acts: MindSporeActs, start: dict[str, Any]) -> None:
         now = all_states()
         facts = {
             **start,
@@ -78,14 +78,6 @@ class DirectedFrontend(MindSporeFrontend):
             "threads": mindspore.get_context("runtime_num_threads"),
         }
         layout.write_file(file, [json.dumps({"start": facts, "end": now, "draws": acts.draws}).encode()])
-
-
-class DirectedLifecycle(Lifecycle):
-    """Also collects before the model is known. A compiled region is one record."""
-
-    def _remember(self, model: Any, token_range: Any) -> None:
-        if model is not None:
-            super()._remember(model, token_range)
 
 
 class DirectedDriver:
@@ -198,18 +190,13 @@ class DirectedDriver:
             probe.recorder.closed = False
 
     def _make_debugger(self, settings: Settings) -> PrecisionDebugger:
-        driver = self
-
-        class DirectedDebugger(PrecisionDebugger):
-            @classmethod
-            def _make_lifecycle(cls, settings: Settings) -> Lifecycle:
-                task = make_task(settings)
-                driver._frontend = DirectedFrontend(task, driver._directions, driver._imported)
-                return DirectedLifecycle(task, driver._frontend)
-
-        made = DirectedDebugger._create(settings)
-        PrecisionDebugger._current = made
+        made: PrecisionDebugger = make_directed(PrecisionDebugger, settings, self._make_lifecycle)
         return made
+
+    def _make_lifecycle(self, settings: Settings) -> DirectedLifecycle:
+        task = make_task(settings)
+        self._frontend = DirectedFrontend(task, self._directions, self._imported)
+        return DirectedLifecycle(task, self._frontend)
 
     def _gives_way(self) -> bool:
         """Whether to ignore this call: it runs in a forked worker, or the script has its own debugger."""

@@ -8,9 +8,9 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from msprobe.collect.seeding import Sample
-from msprobe.config.directions import Directions, Repeat, write_report
-from msprobe.dump.names import backward_of, is_module
+from msprobe.collect.run.directed import StepActs
+from msprobe.config.directions import Directions, write_report
+from msprobe.dump.names import is_module
 from msprobe.frameworks.pytorch.api_table import Api
 from msprobe.pytorch.apis.api_calls import Apis
 from msprobe.pytorch.directed.generators import sample
@@ -20,25 +20,18 @@ from msprobe.pytorch.gradients.backward_graph import InputEdges, tensors_in
 from msprobe.pytorch.modules.module_calls import Modules, is_traced
 
 
-class StepActs:
-    """What the directions want in one step of one rank, and the draws of random numbers that it has seen."""
+class TorchActs(StepActs):
+    """Also its grafts."""
 
     def __init__(self, directions: Directions, step: int, rank: Optional[int]) -> None:
-        wanted = directions.repeat
-        self.repeat = wanted if wanted is not None and (wanted.step, wanted.rank) == (step, rank) else None
-        self.draws: list[tuple[str, Sample]] = []
+        super().__init__(directions, step, rank)
         self.grafts = Grafts([one for one in directions.grafts if (one.step, one.rank) == (step, rank)])
-
-    def wants(self, name: str) -> Optional[Repeat]:
-        """The repetition at this forward call, or at its backward."""
-        wanted = self.repeat
-        return wanted if wanted is not None and wanted.name in (name, backward_of(name)) else None
 
 
 class DirectedApis(Apis):
     frames = 3
 
-    def __init__(self, *parts: Any, acts: StepActs) -> None:
+    def __init__(self, *parts: Any, acts: TorchActs) -> None:
         super().__init__(*parts)
         self._acts = acts
         self._counts: Counter[str] = Counter()
@@ -93,7 +86,7 @@ class DirectedApis(Apis):
 class DirectedModules(Modules):
     """A module is repeated without its hooks: `forward` is called directly."""
 
-    def __init__(self, *parts: Any, acts: StepActs) -> None:
+    def __init__(self, *parts: Any, acts: TorchActs) -> None:
         super().__init__(*parts)
         self.acts = acts
         self._kept: dict[str, tuple[Any, ...]] = {}

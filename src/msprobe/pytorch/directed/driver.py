@@ -14,14 +14,14 @@ from typing import Any, Callable
 import torch
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from msprobe.collect.run.lifecycle import Lifecycle
+from msprobe.collect.run.directed import DirectedLifecycle, make_directed
 from msprobe.collect.seeding import pin_seeds
 from msprobe.collect.step_context import StepContext
 from msprobe.config import Settings, load
 from msprobe.config.directions import Directions, Remedies, write_report
 from msprobe.dump import layout
 from msprobe.pytorch.debugger import PrecisionDebugger, TorchFrontend
-from msprobe.pytorch.directed.calls import DirectedApis, DirectedModules, StepActs
+from msprobe.pytorch.directed.calls import DirectedApis, DirectedModules, TorchActs
 from msprobe.pytorch.directed.generators import all_states, loader_workers
 from msprobe.pytorch.driver import StepDriver
 from msprobe.pytorch.seed import seed_all
@@ -54,7 +54,7 @@ class DirectedFrontend(TorchFrontend):
         self._imported = imported
 
     def _directed_hooks(self, context: StepContext) -> TaskHooks:
-        acts = StepActs(self._directions, context.step, context.rank)
+        acts = TorchActs(self._directions, context.step, context.rank)
         file = context.writer.directory / layout.GENERATORS
         self.write_generators = partial(self._write, file, acts, self._states())
         return TaskHooks(apis=partial(DirectedApis, acts=acts), modules=partial(DirectedModules, acts=acts))
@@ -66,7 +66,7 @@ class DirectedFrontend(TorchFrontend):
             "hash_randomization": not os.environ.get("PYTHONHASHSEED", "").isdigit(),
         }
 
-    def _write(self, file: Path, acts: StepActs, start: dict[str, Any]) -> None:
+    def _write(self, file: Path, acts: TorchActs, start: dict[str, Any]) -> None:
         end = all_states()
         used = {name: state != self._imported[name] for name, state in end.items()}
         facts = {**start, "used": used, "loader_workers": loader_workers(), "threads": torch.get_num_threads()}
@@ -77,14 +77,6 @@ class DirectedFrontend(TorchFrontend):
                 f"{self._directions.report}/{file.parent.parent.name}_{file.parent.name}.json", acts.grafts.report()
             )
         self.write_generators = _nothing
-
-
-class DirectedLifecycle(Lifecycle):
-    """Also collects before the model is known."""
-
-    def _remember(self, model: Any, token_range: Any) -> None:
-        if model is not None:
-            super()._remember(model, token_range)
 
 
 class DirectedDriver(StepDriver):
@@ -115,18 +107,13 @@ class DirectedDriver(StepDriver):
         super()._model_called(module)
 
     def _make_debugger(self, settings: Settings) -> PrecisionDebugger:
-        driver = self
-
-        class DirectedDebugger(PrecisionDebugger):
-            @classmethod
-            def _make_lifecycle(cls, settings: Settings) -> Lifecycle:
-                task = make_task(settings)
-                driver._frontend = DirectedFrontend(task, driver._directions, driver._imported)
-                return DirectedLifecycle(task, driver._frontend)
-
-        made = DirectedDebugger._create(settings)
-        PrecisionDebugger._current = made
+        made: PrecisionDebugger = make_directed(PrecisionDebugger, settings, self._make_lifecycle)
         return made
+
+    def _make_lifecycle(self, settings: Settings) -> DirectedLifecycle:
+        task = make_task(settings)
+        self._frontend = DirectedFrontend(task, self._directions, self._imported)
+        return DirectedLifecycle(task, self._frontend)
 
     def finish(self) -> None:
         """The script has ended: a step may still be open."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing.process
 import sys
 import zlib
 from typing import Any, Optional
@@ -34,6 +35,8 @@ def all_states() -> dict[str, Any]:
 
 def loader_workers() -> int:
     """The number of worker processes of the DataLoaders that are running. Not with gc.get_objects(): it also returns
-    the tuples that other threads are making, which then fails there."""
+    the tuples that other threads are making, which then fails there. The search takes long, so it needs a child."""
+    if not multiprocessing.process._children:  # type: ignore[attr-defined]  # active_children() would reap them
+        return 0
     kind = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
     return sum(len(one._workers) for one in gc.get_referrers(kind) if type(one) is kind)

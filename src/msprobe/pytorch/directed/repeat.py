@@ -67,6 +67,7 @@ def repeat(
 
     try:
         found: dict[str, Any] = {"times": times, "results": len({once() for _ in range(times)})}
+        found["threads"] = torch.get_num_threads()
         if found["results"] > 1:
             with _one_thread():
                 found["results_with_one_thread"] = len({once() for _ in range(times)})

@@ -1,0 +1,120 @@
+"""Reads the cases: a program of `programs/` and the edits of `edits/` that make the target out of it.
+
+An edit file has blocks that begin with `rewrite NAME`, `part NAME`, `clean NAME` or `fault NAME`. A rewrite is
+harmless, and is a clean pair by itself; a part is a rewrite that no clean pair uses alone. In a block:
+
+    with: a, b       rewrites that the target has too
+    golden: a        rewrites that the golden run has
+    kind, place, cause, effect, world, rounding: TEXT
+    s: old => new    replaces a text that occurs exactly once
+    <<< … === … >>>  the same, for several lines
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HERE = Path(__file__).parent
+WORDS = ("rewrite", "part", "clean", "fault")
+
+
+@dataclass
+class Block:
+    word: str
+    name: str
+    edits: list[tuple[str, str]] = field(default_factory=list)
+    settings: dict[str, str] = field(default_factory=dict)
+
+    def names(self, key: str) -> list[str]:
+        return [name.strip() for name in self.settings.get(key, "").split(",") if name.strip()]
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    program: str
+    fault: bool
+    settings: dict[str, str]
+    beside: tuple[str, ...]
+    target: str
+    golden: str
+    task: str
+
+
+def blocks(text: str) -> list[Block]:
+    found: list[Block] = []
+    lines = iter(text.splitlines())
+    for line in lines:
+        word, _, rest = line.partition(" ")
+        if not line.strip() or line.startswith("#"):
+            continue
+        if word in WORDS:
+            found.append(Block(word, rest.strip()))
+        elif line == "<<<":
+            old, new = [], []
+            for line in lines:
+                if line == "===":
+                    break
+                old.append(line)
+            for line in lines:
+                if line == ">>>":
+                    break
+                new.append(line)
+            found[-1].edits.append(("\n".join(old) + "\n", "".join(part + "\n" for part in new)))
+        elif line.startswith("s: "):
+            old_text, new_text = re.split(r" => ?", line[3:], maxsplit=1)
+            found[-1].edits.append((old_text, new_text))
+        else:
+            key, sign, value = line.partition(": ")
+            if not sign:
+                raise ValueError(f"not understood: {line!r}")
+            found[-1].settings[key] = value
+    return found
+
+
+def edit(source: str, edits: list[tuple[str, str]], label: str) -> str:
+    for old, new in edits:
+        if source.count(old) != 1:
+            raise ValueError(f"{label}: {old!r} occurs {source.count(old)} times")
+        source = source.replace(old, new)
+    return source
+
+
+def cases_of(program: str) -> list[Case]:
+    source = (HERE / "programs" / f"{program}.py").read_text()
+    all_blocks = blocks((HERE / "edits" / f"{program}.txt").read_text())
+    rewrites = {block.name: block for block in all_blocks if block.word in ("rewrite", "part")}
+    result = []
+    for number, block in enumerate(block for block in all_blocks if block.word != "part"):
+        label = f"{program}-{block.name}"
+
+        def with_rewrites(names: list[str], label: str = label) -> str:
+            text = source
+            for name in names:
+                text = with_needed(text, name, label)
+            return text
+
+        def with_needed(text: str, name: str, label: str) -> str:
+            for other in rewrites[name].names("with"):
+                text = with_needed(text, other, label)
+            return edit(text, rewrites[name].edits, f"{label}, {name}")
+
+        result.append(
+            Case(
+                name=label,
+                program=program,
+                fault=block.word == "fault",
+                settings=block.settings,
+                beside=tuple(block.names("with")),
+                target=edit(with_rewrites(block.names("with")), block.edits, label),
+                golden=with_rewrites(block.names("golden")),
+                task="tensor" if number % 3 == 1 else "statistics",
+            )
+        )
+    return result
+
+
+def all_cases() -> list[Case]:
+    return [case for path in sorted((HERE / "edits").glob("*.txt")) for case in cases_of(path.stem)]
