@@ -52,7 +52,7 @@ def test_a_clean_run_is_the_same(recipe: Any, tmp_path: Path) -> None:
 
 
 def _forget(model: Any) -> None:
-    model.blocks[1].norm.eps = 3.0
+    model.blocks[1].norm.eps = 0.1
 
 
 def _other_weight(model: Any) -> None:
@@ -62,7 +62,7 @@ def _other_weight(model: Any) -> None:
 
 @pytest.mark.parametrize(
     ("change", "wanted"),
-    [(_forget, "blocks.1.norm"), (_other_weight, "blocks.2.up")],
+    [(_forget, "eps is 0.1, not 1e-05"), (_other_weight, "blocks.2.up")],
     ids=["argument", "weight"],
 )
 def test_what_no_format_explains_is_still_found(change: Any, wanted: str, tmp_path: Path) -> None:

@@ -29,6 +29,8 @@ CLEARER = 1 / 3
 """How much better than a difference at the limit later values must agree."""
 FADING = 1 / 300
 """How much better than a small difference later values must agree."""
+BLUNT = 0.5
+"""The tolerance from which on a row does not show the effect of an argument."""
 SMALL_CHANGE = 1e-3
 """How far apart the changes of a parameter may be by rounding, relative to the change."""
 MANY = 1 / 4
@@ -327,7 +329,10 @@ def _is_one_sided(row: Row) -> bool:
 
 def _would_show(size: float, row: Row, evidence: Row) -> bool:
     """Whether a difference of this size would show in a later row. A large one would. A small one fades: only elements
-    that agree far better say that it was compensated."""
+    that agree far better say that it was compensated. A row that may differ by half (a quantised run) shows no
+    argument."""
+    if evidence.tolerance >= BLUNT and row.difference.kind is Kind.ARGUMENT:
+        return False
     if row.judgement.verdict == WARNING and size < math.inf:
         clearer = evidence.distance is not None and evidence.distance <= CLEARER * size
         return clearer and evidence.tolerance <= size
