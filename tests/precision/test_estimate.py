@@ -86,6 +86,16 @@ def test_small_gradients_are_lost_in_a_plain_cast(tmp_path: Path, capsys: pytest
     assert answer(capsys, tmp_path, "--format", "mxfp8")[0] == 0
 
 
+def test_infinite_elements_are_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = tmp_path / "step0/rank"
+    data = layer(directory, "fc")
+    broken = saved(directory, "broken", np.full((64, 96), np.inf, np.float32))
+    data["Module.fc.Linear.forward.0"]["parameters"]["weight"] = broken
+    write_dump(tmp_path, data, task="tensor")
+    main(["precision", str(tmp_path), "--format", "mxfp8"])
+    assert "fc weights: NaN or infinite elements were left out; `msprobe overflow` says" in capsys.readouterr().out
+
+
 def test_the_budget_decides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dump = written(tmp_path)
     assert answer(capsys, dump, "--format", "nvfp4", "--budget", "15 dB")[0] == 0

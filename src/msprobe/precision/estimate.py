@@ -112,7 +112,17 @@ def estimate(dump: Dump, forms: Sequence[Format], budget: Optional[float], progr
     if not meter.rows:
         raise DumpError(meter.explain_nothing(dump))
     verdicts = [_judge(form, budget, meter) for form in forms]
-    return Estimate(verdicts, [*notes, *meter.notes()])
+    return Estimate(verdicts, [*notes, *meter.notes(), *_not_finite(verdicts)])
+
+
+def _not_finite(verdicts: Sequence[Verdict]) -> list[str]:
+    """A note about NaN and infinity: no format is judged by them."""
+    found = {(row.place, row.role) for verdict in verdicts for row in verdict.rows if row.damage.not_finite}
+    if not found:
+        return []
+    place, role = min(found)
+    which = f"{place} {role}" + (f" and {len(found) - 1} more" if len(found) > 1 else "")
+    return [f"{which}: NaN or infinite elements were left out; `msprobe overflow` says where they come from"]
 
 
 def _judge(form: Format, budget: Optional[float], meter: _Meter) -> Verdict:

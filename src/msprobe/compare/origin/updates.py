@@ -69,7 +69,7 @@ def _with_factor(said: Message, before: Optional[Row], after: Row, id: str) -> M
     factor = ours / theirs
     if not math.isfinite(factor) or math.isclose(factor, 1.0, rel_tol=_EXACT):
         return said
-    return Message(id, said=said, factor=f"{factor:.3g}")
+    return Message(id, said=said, factor=f"{factor:.3g}" if abs(factor) > _EXACT else "0")
 
 
 def _last_writers(row: Row, trace: Trace) -> Iterator[Message]:
