@@ -21,6 +21,8 @@ _CLEAR = 30.0
 """How much larger than rounding the change of a mean must be to show a factor."""
 _EXACT = 1e-2
 """How far a factor may be from the same factor of a different statistic."""
+_NOTHING = 1e-6
+"""A smaller factor is that of a parameter that does not change."""
 
 
 def updates_agree(trace: Trace) -> bool:
@@ -69,7 +71,7 @@ def _with_factor(said: Message, before: Optional[Row], after: Row, id: str) -> M
     factor = ours / theirs
     if not math.isfinite(factor) or math.isclose(factor, 1.0, rel_tol=_EXACT):
         return said
-    return Message(id, said=said, factor=f"{factor:.3g}" if abs(factor) > _EXACT else "0")
+    return Message(id, said=said, factor=f"{factor:.3g}" if abs(factor) > _NOTHING else "0")
 
 
 def _last_writers(row: Row, trace: Trace) -> Iterator[Message]:
