@@ -57,7 +57,8 @@ def suspect(trace: Trace, training: Sequence[TrainingDifference] = ()) -> Option
     first = {phase: [i for i in _first_turn(trace) if trace.phases[i] is phase] for phase in Phase}
     said = findings(training, trace)
     parts = [one for one in training if one.kind == "parts"]
-    if parts and trace.introduced:  # what the runs compute from other parts of a batch cannot be compared
+    same_batch = bool(first[Phase.FORWARD]) and _takes_same_batch(trace)  # only the backward is in several passes
+    if parts and trace.introduced and not same_batch:  # what is computed from parts of a batch cannot be compared
         if not said[Phase.AFTER]:
             parts = [parts[0]._replace(sentence=_accumulated(parts[0].sentence, trace))]
         return _training([*said[Phase.AFTER], *parts], trace)
@@ -87,6 +88,16 @@ def suspect(trace: Trace, training: Sequence[TrainingDifference] = ()) -> Option
         update = blame_update(trace) if trace.groups[place][0].call.key.startswith(UPDATE) else None
         return update or _blame(place, trace)
     return _lost_gradient(trace, shown=False) or lost_write(trace)
+
+
+def _takes_same_batch(trace: Trace) -> bool:
+    """Whether both runs call the same modules with tensors of the same shapes."""
+    for match, rows in trace.groups:
+        if match.call.kind != "module" or match.call.direction != FORWARD:
+            continue
+        if match.how == "unmatched" or any(row.difference.kind is Kind.SHAPE for row in rows if row.is_input):
+            return False
+    return any(match.call.kind == "module" for match, _ in trace.groups)
 
 
 def _shifted_draws(trace: Trace) -> Optional[Candidate]:

@@ -6,16 +6,21 @@ from collections.abc import Sequence
 
 from msprobe.compare.origin.trace import Trace
 from msprobe.compare.origin.training import TrainingDifference
-from msprobe.compare.origin.updates import updates_agree
+from msprobe.compare.origin.updates import both_update, same_gradients, updates_agree
 from msprobe.compare.phases import Phase
 
 
 def findings(training: Sequence[TrainingDifference], trace: Trace) -> dict[Phase, list[TrainingDifference]]:
-    """By phase. None if every update of a parameter agrees: what no result shows is a note."""
+    """By phase. None if every update of a parameter agrees: what no result shows is a note. So is clipping if the
+    optimizer received the same gradients, and a step that one run makes by hand."""
     if updates_agree(trace) and not trace.introduced:
         return {phase: [] for phase in Phase}
     seen = without_compiled(training, trace)
     left = [one for one in seen if not one.note_only]
+    if same_gradients(trace):
+        left = [one for one in left if one.kind != "clipping"]
+    if both_update(trace):
+        left = [one._replace(kind="class") if one.kind == "unseen step" else one for one in left]
     return {phase: [one for one in left if one.phase is phase] for phase in Phase}
 
 

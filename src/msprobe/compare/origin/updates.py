@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import Optional
 
 from msprobe.compare.excuses import change_of_mean, same_changes
+from msprobe.compare.flow.settle import is_evidence
 from msprobe.compare.measure.distance import count, epsilon, scale
 from msprobe.compare.operators import BUFFER, UPDATE
 from msprobe.compare.origin.structure import candidate
 from msprobe.compare.origin.trace import Trace, bad_rows
 from msprobe.compare.origin.wording import Candidate
 from msprobe.compare.reasons import SIDES
-from msprobe.compare.rows import Row
+from msprobe.compare.rows import Item, Row
 from msprobe.messages import Message
 
 _CLEAR = 30.0
@@ -31,6 +32,29 @@ def updates_agree(trace: Trace) -> bool:
     if not rows or not (trace.facts.same_changes if trace.facts is not None else same_changes(trace.groups)):
         return False
     return not bad_rows(rows) and not any(row.absent and row.excuse is None for row in rows)
+
+
+def same_gradients(trace: Trace) -> bool:
+    """Whether the gradients that the optimizer received were compared, for every parameter, and agree."""
+    rows = [row for _, rows in _updates(trace) for row in rows if row.slot.endswith(".gradient")]
+    if bad_rows(rows) or any(row.absent and row.excuse is None for row in rows):
+        return False
+    return any(map(is_evidence, rows))
+
+
+def both_update(trace: Trace) -> bool:
+    """Whether parameters change in both runs."""
+    for golden in (False, True):
+        sides = [{row.slot: row.golden if golden else row.target for row in rows} for _, rows in _updates(trace)]
+        if not any(_changes(one.get("input.before"), one.get("output.after")) for one in sides):
+            return False
+    return True
+
+
+def _changes(before: Item, after: Item) -> bool:
+    if before is None or after is None:
+        return False
+    return any(before.get(key) != after.get(key) for key in ("Max", "Min", "Mean", "Norm", "md5"))
 
 
 def _updates(trace: Trace) -> Iterator[tuple[int, Sequence[Row]]]:
@@ -55,7 +79,8 @@ def blame_update(trace: Trace, evidence: Sequence[Message] = ()) -> Optional[Can
             found = candidate("buffer", index, after, trace, (*_last_writers(after, trace), *evidence))
             return replace(found, said=said)
         said = _with_factor(Message("update.differs", name=name), before, after, "update.factor")
-        return replace(candidate("update", index, after, trace, tuple(evidence)), said=said)
+        found = candidate("update", index, after, trace, (*evidence, *_last_writers(after, trace)))
+        return replace(found, said=said)
     return None
 
 
