@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 import torch
-from quantised_model import (
+from benchmarks.low_precision.quantised_model import (
     E4M3,
     E5M2,
     GRADIENTS,

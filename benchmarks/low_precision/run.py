@@ -1,7 +1,7 @@
 """Plants each fault of faults.py in a quantised run, compares it with the run that is not quantised, and prints whether
 layer and role are named with a true sentence; then ten clean quantised runs, for which nothing may be reported.
 
-    python benchmarks/low_precision/run.py [PART-OF-A-NAME]
+    python -m benchmarks.low_precision.run [PART-OF-A-NAME]
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Optional
 
 import torch
-from faults import CLEAN, FAULTS, Fault
-from quantised_model import Plan, Recipe, build, train
+from benchmarks.low_precision.faults import CLEAN, FAULTS, Fault
+from benchmarks.low_precision.quantised_model import Plan, Recipe, build, train
 
 from msprobe.compare.comparison import compare
 from msprobe.pytorch import PrecisionDebugger

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "low_precision"))
-from faults import FAULTS, MX5, TENSOR, Fault
-from quantised_model import build, train
-from run import is_named, try_clean, try_fault
-
 from msprobe.compare.comparison import compare
 from msprobe.compare.judge.scales import best_form, decibel, explain, layout_of
 from msprobe.pytorch import PrecisionDebugger
 from msprobe.stats.formats import BY_NAME, emulate
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from benchmarks.low_precision.faults import FAULTS, MX5, TENSOR, Fault
+from benchmarks.low_precision.quantised_model import build, train
+from benchmarks.low_precision.run import is_named, try_clean, try_fault
 
 CHOSEN = (
     "scale of one block of a weight",

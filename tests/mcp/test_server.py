@@ -161,10 +161,14 @@ def test_a_run_is_stopped_with_everything_it_started(tmp_path: Path) -> None:
             time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGINT)
 
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            run_verb(tmp_path, "run", ["train.py"])
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a library may have its own, which ends us
+    try:
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                run_verb(tmp_path, "run", ["train.py"])
+    finally:
+        signal.signal(signal.SIGINT, before)
     pids = [int(word) for word in started.read_text().split()]
     assert len(pids) == 4
     assert [pid for pid in pids if _runs(pid)] == []

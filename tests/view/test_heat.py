@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from polling import until
+from polling import LONGEST, until
 from written import call, saved, write_dump
 
 from msprobe.dump.errors import DumpError
@@ -117,6 +118,17 @@ def test_a_format_without_scales_is_refused() -> None:
         pictures.picture(np.ones((2, 2)), "bf16", "rows")
 
 
+def point_at(page: Any, across: float, down: float, text: str) -> None:
+    """Moves the mouse over the picture until its tooltip has the text: the page may still move it."""
+    end = time.monotonic() + LONGEST
+    picture = page.locator("#scales_picture")
+    while text not in page.inner_text("body"):
+        assert time.monotonic() < end, f"no tooltip {text}"
+        picture.scroll_into_view_if_needed()
+        box = picture.bounding_box()
+        page.mouse.move(box["x"] + box["width"] * across, box["y"] + box["height"] * down, steps=3)
+
+
 def test_the_scales_of_a_saved_tensor_are_drawn_next_to_it(open_view: Open, tmp_path: Path) -> None:
     matrix = np.random.default_rng(0).normal(size=(64, 96)).astype(np.float32)
     matrix[20, 40] = 1000.0  # block (20, 1)
@@ -142,10 +154,7 @@ def test_the_scales_of_a_saved_tensor_are_drawn_next_to_it(open_view: Open, tmp_
     assert strongest[0] < 40 < strongest[2]  # the block of the outlier is the strongest colour
     assert strongest[1] == 0  # a block of zeros is transparent
     assert "block 1 × 32" in page.inner_text("#scales_axes")
-    page.locator("#scales_picture").scroll_into_view_if_needed()
-    box = page.locator("#scales_picture").bounding_box()
-    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 20.5 / 64)
-    until(page, "document.body.innerText.includes('block (20, 1)')")
+    point_at(page, 0.5, 20.5 / 64, "block (20, 1)")
     until(page, "document.body.innerText.includes('scale 2 (2^1)')")
     until(page, "document.body.innerText.includes('largest |x| 1000')")
     page.select_option("#scales_along", "columns")
