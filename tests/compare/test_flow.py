@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from flow_runs import Block, Doubled, Mine, Step, run, said, seeded, small, square
+from flow_runs import Block, Doubled, Mine, Step, adam, run, said, seeded, small, square
 from torch import nn
 from written import call, scalar, tensor, write_dump
 
 from msprobe.compare import Comparison, compare, excuses
 from msprobe.compare.flow.graph import Graph
+from msprobe.compare.origin.training import training_differences
 
 
 def test_an_optimizer_of_the_user_is_judged_by_its_updates(tmp_path: Path) -> None:
@@ -243,3 +245,18 @@ def test_every_excuse_keeps_the_first_judgement_and_its_evidence(tmp_path: Path)
         assert row.judgement.verdict != "pass"
         assert row.excuse.evidence
         assert all(one is not row for one in row.excuse.evidence)
+
+
+@pytest.mark.parametrize("wrong", ["[3]", '{"a": 1}', '"x"', "null", "1e300"])
+def test_numbers_of_values_that_are_no_numbers_are_left_out(tmp_path: Path, wrong: str) -> None:
+    paths = [
+        run(tmp_path / name, seeded(small), make=make) for name, make in (("target", torch.optim.SGD), ("golden", adam))
+    ]
+    file = next(paths[0].glob("step0/*/dump.json"))
+    file.write_text(re.sub(r'"(value_id|memory)": ?\d+', rf'"\1": {wrong}', file.read_text()))
+    assert compare(*paths).verdict == "differs"
+
+
+def test_groups_of_an_optimizer_that_are_no_groups_are_left_out() -> None:
+    steps = [[{"event": "optimizer_step", "type": "SGD", "groups": groups}] for groups in ([3, {"lr": 1}], [{"lr": 2}])]
+    assert [str(one.sentence) for one in training_differences(*steps)] == ["SGD: lr is 1, not 2"]

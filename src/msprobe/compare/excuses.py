@@ -483,8 +483,8 @@ def _weights_of(groups: Sequence[Group]) -> tuple[dict[tuple[str, str], object],
                 continue
             for row in rows:
                 item = row.golden if known is found[1] else row.target
-                if row.slot.startswith("parameters.") and item is not None and "value_id" in item:
-                    known.setdefault((call.key, row.slot.removeprefix("parameters.")), item["value_id"])
+                if row.slot.startswith("parameters.") and isinstance((item or {}).get("value_id"), int):
+                    known.setdefault((call.key, row.slot.removeprefix("parameters.")), (item or {})["value_id"])
     return found
 
 

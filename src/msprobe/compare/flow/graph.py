@@ -178,7 +178,7 @@ class Graph:
         key: object = ("id", number) if isinstance(number, int) else _same_numbers(item, backward)
         if key is not None and key in self._known:
             return self._known[key]
-        value = Value(len(self.values), item, memory)
+        value = Value(len(self.values), item, memory if isinstance(memory, int) else None)
         self.values.append(value)
         if key is not None:
             self._known[key] = value

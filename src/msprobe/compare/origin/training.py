@@ -246,7 +246,7 @@ def _rates(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[Trainin
 
 def _groups(a: Event, b: Event) -> Iterator[TrainingDifference]:
     name, after = _type(a), _after(a)
-    ours, theirs = (listed(event.get("groups")) for event in (a, b))
+    ours, theirs = ([one for one in listed(event.get("groups")) if isinstance(one, Mapping)] for event in (a, b))
     if len(ours) != len(theirs):  # a group without a gradient updates nothing
         ours, theirs = ([group for group in side if group.get("gradients") != 0] for side in (ours, theirs))
     if are_divided_otherwise(ours, theirs):
@@ -277,7 +277,7 @@ def _groups(a: Event, b: Event) -> Iterator[TrainingDifference]:
             numbers = {"target": str(group.get("parameters")), "golden": str(other.get("parameters"))}
             text = _in_group(Message("training.parameters", optimizer=name, **numbers), where)
             fused = group.get("elements") == other.get("elements") is not None
-            names = [{name for name in listed(one.get("names")) if name} for one in (group, other)]
+            names = [{str(name) for name in listed(one.get("names")) if name} for one in (group, other)]
             nested = names[0] <= names[1] or names[1] <= names[0]
             idle = nested and group.get("gradients") == other.get("gradients") is not None
             more = [*other_names(group, other), *([Message("training.same_gradients")] if idle else [])]
