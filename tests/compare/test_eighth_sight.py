@@ -100,3 +100,28 @@ def test_two_backward_passes_of_one_batch_do_not_hide_the_forward(tmp_path: Path
     assert compare(run(tmp_path / "same", seeded(lambda: Summed(-1)), apart), golden).verdict == "same"
     wrong = compare(run(tmp_path / "wrong", seeded(lambda: Summed(1)), apart), golden)
     assert "dim is 1, not -1" in said(wrong)
+
+
+def mean_loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return nn.functional.mse_loss(model(x), torch.zeros(2, 8, 4))
+
+
+def logged(number: int) -> Callable[[nn.Module, torch.Tensor], torch.Tensor]:
+    """A trainer: a sum over the elements, divided by their number, and a running total for the log."""
+    total = torch.zeros(())
+
+    def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        value = nn.functional.mse_loss(model(x), torch.zeros(2, 8, 4), reduction="sum") / number
+        total.add_(value.detach())
+        return value
+
+    return loss
+
+
+def test_a_running_total_for_the_log_does_not_hide_a_setting(tmp_path: Path) -> None:
+    golden = run(tmp_path / "golden", seeded(small), mean_loss, make=adam(1e-8))
+    assert compare(run(tmp_path / "same", seeded(small), logged(64), make=adam(1e-8)), golden).verdict == "same"
+    eps = compare(run(tmp_path / "eps", seeded(small), logged(64), make=adam(1e-3)), golden)
+    assert said(eps) == "AdamW: eps is 0.001, not 1e-08"
+    wrong = compare(run(tmp_path / "wrong", seeded(small), logged(60), make=adam(1e-8)), golden)
+    assert "reduction is 'sum', not 'mean'" in said(wrong)

@@ -74,6 +74,8 @@ class StepFacts:
         same_values(*self.sides)
         same_writes(*self.sides)
         for side in self.sides:
+            side.accept_copies()
+        for side in self.sides:
             side.accept_packed(self.packed)
         for side in self.sides:
             side.sweep()
