@@ -40,10 +40,11 @@ def run(
     make: Any = adam,
     update: Step = step_only,
     level: str = "mix",
+    task: str = "statistics",
 ) -> Path:
     torch.set_num_threads(1)
     optimizer = make(model.parameters())
-    debugger = PrecisionDebugger(dump_path=str(path), task="statistics", level=level)
+    debugger = PrecisionDebugger(dump_path=str(path), task=task, level=level)
     for step in range(2):
         debugger.start(model)
         loss(model, batch(step)).backward()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Optional
 
+import pytest
 import torch
 from flow_runs import run, said, seeded, small, square
 from torch import nn
@@ -102,26 +104,44 @@ def test_two_backward_passes_of_one_batch_do_not_hide_the_forward(tmp_path: Path
     assert "dim is 1, not -1" in said(wrong)
 
 
-def mean_loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    return nn.functional.mse_loss(model(x), torch.zeros(2, 8, 4))
+class WithLoss(nn.Module):
+    """A model that returns its loss: a mean, or a sum divided by a number that the trainer passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = small()
+
+    def forward(self, x: torch.Tensor, number: Optional[int] = None) -> torch.Tensor:
+        y = self.body(x)
+        if number is None:
+            return nn.functional.mse_loss(y, torch.zeros_like(y))
+        return nn.functional.mse_loss(y, torch.zeros_like(y), reduction="sum") / number
 
 
-def logged(number: int) -> Callable[[nn.Module, torch.Tensor], torch.Tensor]:
-    """A trainer: a sum over the elements, divided by their number, and a running total for the log."""
-    total = torch.zeros(())
+class Trainer:
+    """Passes the number, scales the loss in place, and keeps a running total for the log."""
 
-    def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-        value = nn.functional.mse_loss(model(x), torch.zeros(2, 8, 4), reduction="sum") / number
-        total.add_(value.detach())
-        return value
+    def __init__(self, number: int) -> None:
+        self.number, self.total, self.last = number, torch.zeros(()), torch.zeros(())
 
-    return loss
+    def loss(self, model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        self.last = model(x, self.number)
+        self.last *= 1
+        return self.last / 1
+
+    def update(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+        self.total += self.last.detach()
+        optimizer.step()
 
 
-def test_a_running_total_for_the_log_does_not_hide_a_setting(tmp_path: Path) -> None:
-    golden = run(tmp_path / "golden", seeded(small), mean_loss, make=adam(1e-8))
-    assert compare(run(tmp_path / "same", seeded(small), logged(64), make=adam(1e-8)), golden).verdict == "same"
-    eps = compare(run(tmp_path / "eps", seeded(small), logged(64), make=adam(1e-3)), golden)
-    assert said(eps) == "AdamW: eps is 0.001, not 1e-08"
-    wrong = compare(run(tmp_path / "wrong", seeded(small), logged(60), make=adam(1e-8)), golden)
-    assert "reduction is 'sum', not 'mean'" in said(wrong)
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+def test_a_running_total_for_the_log_does_not_hide_a_setting(tmp_path: Path, task: str) -> None:
+    def trained(name: str, number: int, eps: float) -> str:
+        trainer = Trainer(number)
+        path = run(tmp_path / name, seeded(WithLoss), trainer.loss, adam(eps), trainer.update, task=task)
+        return said(compare(path, golden))
+
+    golden = run(tmp_path / "golden", seeded(WithLoss), lambda model, x: model(x), adam(1e-8), task=task)
+    assert trained("same", 64, 1e-8) == "same"
+    assert trained("eps", 64, 1e-3) == "AdamW: eps is 0.001, not 1e-08"
+    assert "reduction is 'sum', not 'mean'" in trained("wrong", 60, 1e-8)
