@@ -145,3 +145,21 @@ def test_a_running_total_for_the_log_does_not_hide_a_setting(tmp_path: Path, tas
     assert trained("same", 64, 1e-8) == "same"
     assert trained("eps", 64, 1e-3) == "AdamW: eps is 0.001, not 1e-08"
     assert "reduction is 'sum', not 'mean'" in trained("wrong", 60, 1e-8)
+
+
+def test_a_wrong_copy_beside_the_model_is_reported(tmp_path: Path) -> None:
+    kept = torch.zeros(32, 16)
+
+    def keep(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+        optimizer.step()
+        with torch.no_grad():
+            kept.copy_(model[0].weight)
+
+    def half(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+        optimizer.step()
+        with torch.no_grad():
+            kept.copy_(model[0].weight * 0.5)
+
+    golden = run(tmp_path / "golden", seeded(small), update=keep)
+    assert compare(run(tmp_path / "same", seeded(small), update=keep), golden).verdict == "same"
+    assert compare(run(tmp_path / "half", seeded(small), update=half), golden).verdict == "differs"

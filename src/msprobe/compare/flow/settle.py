@@ -109,10 +109,13 @@ class Settled:
         self._same_elsewhere[id(value)] = other
 
     def accept_copies(self) -> None:
-        """Values that only this run has, and that have the numbers of one that agrees: copies for a log."""
+        """Values that only this run has, and that have the numbers of one that agrees: copies for a log. What this run
+        alone leaves in memory that outlives the step is no such copy: the other run lacks it."""
         known = {value_key(value.item): value for value in self.graph.values if value.agrees and value.item is not None}
         for value in self.graph.values:
-            if value.agrees or not value.rows or id(value) in self._weak or not _is_distinct(value.item):
+            if value.agrees or not value.rows or id(value) in self._weak or id(value) in self._finals:
+                continue
+            if not _is_distinct(value.item):
                 continue
             copied = known.get(value_key(value.item))
             if copied is not None and all(row.absent for row in value.rows):
