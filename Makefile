@@ -37,7 +37,7 @@ format: $(STAMP)
 	$(BIN)/clang-format -i $(C_CODE)
 
 test: lint
-	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow" -rs tests
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow" -rs --durations=30 tests
 
 # Unit tests and one smoke test per capability: under two minutes on two cores.
 test-fast: $(STAMP)

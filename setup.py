@@ -19,6 +19,7 @@ SOURCES = (
     "cache_entry",
     "memory",
     "measure",
+    "order",
     "ranges",
     "chunks",
     "layout",

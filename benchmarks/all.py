@@ -45,7 +45,7 @@ BENCHMARKS = (
     Benchmark("graph_dump", "graph_dump.py", ("--rounds", "1", "--steps", "1")),
     Benchmark("graph_find", "graph_find.py", ("--files", "2000"), needs_dump=True),
     Benchmark("compiled", "compiled/run.py", ("--part", "pairing", "--part", "cost")),
-    Benchmark("watch", "watch.py", ("--rounds", "2", "--only", "bare again,default,everything")),
+    Benchmark("watch", "watch.py", ("--rounds", "2", "--only", "bare again;default;everything;quantisation mxfp8")),
     Benchmark("view", "view.py", ("--rows", "2000", "--steps", "2", "--rounds", "1")),
     Benchmark("convert", "convert.py", ("--megabytes", "8", "--rounds", "1")),
 )

@@ -1,10 +1,13 @@
 """False alarms and hits of `msprobe check`: repeated clean runs, and one-line faults planted in small training scripts.
 
-    python benchmarks/check_gate.py [--clean N] [--faults N]
+    python benchmarks/check_gate.py [--clean N] [--faults N | --first N --faults N] [--baselines DIR]
 
-Each run is a forked process that collects as `msprobe check` does; forking saves the import of torch. Clean runs are
+Each run is a forked process that collects as `msprobe check` does; forking saves the imports. Clean runs are
 repeated, half of them with one thread and half with two, and are checked with the default tolerance. A fault replaces
 one text of a script. It is named rightly if the call, the module or the sentence has the expected words.
+
+--baselines DIR keeps the baselines there and uses those that are there: save them with one version of PyTorch
+(`--clean 0 --faults 0`), then run the same command with a different one.
 """
 
 from __future__ import annotations
@@ -16,10 +19,12 @@ import runpy
 import sys
 import tempfile
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import torch
+import torch._dynamo  # an optimizer imports it: here once, not in each run
 
+import msprobe.pytorch  # noqa: F401 for the same reason
 from msprobe.baseline import Baseline, Store
 from msprobe.baseline.machine import machine_of
 from msprobe.baseline.result import CheckResult, check_dump
@@ -161,6 +166,7 @@ FAULTS = [
     Fault("sequences", "self.embed(x[:, place])", "self.embed(x[:, -1 - place])", ("embed", "getitem", "Embedding")),
     Fault("sequences", "nn.GRUCell(12, 12)", "nn.GRUCell(12, 12, bias=False)", ("gru", "GRU", "cell", "bias")),
     Fault("blocks", "nn.Linear(16, 5)", "nn.Linear(16, 5, bias=False)", ("linear", "head", "bias")),
+    Fault("blocks", "x.mean(dim=1)", "x.mean(dim=1).bfloat16().float()", ("bfloat16", "head", "linear")),
 ]
 
 
@@ -206,29 +212,32 @@ def is_right(fault: Fault, result: CheckResult) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--clean", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first fault")
     parser.add_argument("--faults", type=int, default=None)
+    parser.add_argument("--baselines", type=Path, default=None)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         root = Path(place)
-        store = Store(root / "baselines")
+        store = Store(args.baselines or root / "baselines")
         for name, text in SCRIPTS.items():
             (root / f"{name}.py").write_text(text)
-            save(store, name, collect(root / f"{name}.py", root / f"saved_{name}", 2), root)
+            if not (store.directory / name).exists():
+                save(store, name, collect(root / f"{name}.py", root / f"saved_{name}", 2), root)
         alarms = 0
         for number in range(args.clean):
             name = list(SCRIPTS)[number % len(SCRIPTS)]
             dump = collect(root / f"{name}.py", root / f"clean{number}", 1 + number % 2)
             result = check_dump(store, name, dump, root / f"golden_clean{number}")
-            if not result.answer.passed:
-                alarms += 1
-                print(f"false alarm: {name}, {1 + number % 2} threads: {result.answer.sentence}", flush=True)
+            word = "clean" if result.answer.passed else "false alarm"
+            alarms += not result.answer.passed
+            print(f"{word}: {name}, {1 + number % 2} threads: {result.answer.sentence}", flush=True)
         print(f"{alarms} false alarms in {args.clean} clean runs", flush=True)
-        print_faults(root, store, args.faults)
+        print_faults(root, store, FAULTS[args.first :][: args.faults])
     print(f"torch {torch.__version__}, Python {sys.version.split()[0]}")
 
 
-def print_faults(root: Path, store: Store, most: Optional[int]) -> None:
-    chosen, right = FAULTS[:most], 0
+def print_faults(root: Path, store: Store, chosen: list[Fault]) -> None:
+    right = 0
     for number, fault in enumerate(chosen):
         text = SCRIPTS[fault.script]
         if text.count(fault.old) < 1:
@@ -239,9 +248,8 @@ def print_faults(root: Path, store: Store, most: Optional[int]) -> None:
         result = check_dump(store, fault.script, dump, root / f"golden_fault{number}")
         good = is_right(fault, result)
         right += good
-        if not good:
-            said = f"{result.answer.verdict}: {result.answer.sentence}"
-            print(f"wrong: {fault.script}: {fault.old!r} -> {fault.new!r}: {said}", flush=True)
+        said = f"{result.answer.verdict}: {result.answer.sentence}"
+        print(f"{'right' if good else 'wrong'}: {fault.script}: {fault.old!r} -> {fault.new!r}: {said}", flush=True)
     print(f"{right} of {len(chosen)} planted faults named rightly", flush=True)
 
 

@@ -41,6 +41,8 @@ def configuration(args: argparse.Namespace) -> dict[str, Any]:
         "level": args.level,
         args.task: section,
     }
+    if args.precision:
+        config["precision"] = {"formats": args.precision.split(",")}
     if args.variant == "peer":
         config["risk_level"] = "ALL"  # without it the peer skips APIs that msprobe collects
     return config
@@ -162,6 +164,7 @@ def main() -> None:
     parser.add_argument("--task", default="statistics")
     parser.add_argument("--level", default="L1")
     parser.add_argument("--summary-mode", default="statistics")
+    parser.add_argument("--precision", metavar="NAMES", help="low-precision formats to measure")
     parser.add_argument("--section", metavar="JSON", help="the task's section, instead of the one of collecting")
     parser.add_argument("--bf16", action="store_true", help="the model in bfloat16")
     parser.add_argument("--idle", action="store_true", help="dump step 0 only; later steps are idle")

@@ -1,4 +1,4 @@
-"""The cost of overflow_check and free_benchmark in a training step without faults, as a ratio to the bare step.
+"""The cost of overflow_check, free_benchmark and live `precision` in a step without faults, against the bare step.
 
 python benchmarks/tasks.py                       all cases
 python benchmarks/tasks.py --only overflow_check one case; may be repeated
@@ -25,6 +25,7 @@ class TaskCase(Case):
     task: str = "overflow_check"
     section: str = "{}"
     bf16: bool = False
+    precision: str = ""
 
     @property
     def name(self) -> str:
@@ -32,6 +33,7 @@ class TaskCase(Case):
 
     def arguments(self) -> list[str]:
         options = ["--task", self.task, "--level", self.level, "--section", self.section, "--layers", str(self.layers)]
+        options += ["--precision", self.precision] if self.precision else []
         return [*options, *(["--bf16"] if self.bf16 else [])]
 
 
@@ -41,6 +43,9 @@ def cases(layers: int) -> list[tuple[TaskCase, float]]:
         name = "overflow_check" if level == "L1" else f"overflow_check/{level}"
         section = json.dumps({"overflow_nums": -1})
         found.append((TaskCase(level, name, layers, section=section), OVERFLOW_AIM if level == "L1" else 0.0))
+    for formats in ("", "fp8-e4m3", "mxfp8"):
+        name = f"statistics/{formats or 'no format'}"
+        found.append((TaskCase("L0", name, layers, task="statistics", precision=formats), 0.0))
     for mode, aim in MODES.items():
         section = json.dumps({"pert_mode": mode, "fuzz_device": "npu"})
         found.append((TaskCase("L1", mode, layers, task="free_benchmark", section=section, bf16=True), aim))

@@ -1,6 +1,6 @@
 """What watching costs a training step, beside the bare step, wandb.watch and a loop of `p.grad.norm().item()`.
 
-python benchmarks/watch.py [--rounds 30] [--only default,everything]
+python benchmarks/watch.py [--rounds 30] [--only "default;everything"]
 
 All variants live at once, each with its own model, and take turns within one process: one step each a round. The
 ratio is taken inside the round, of CPU times (of all threads); the median over the rounds is printed. `bare again`
@@ -33,6 +33,12 @@ CASES: dict[str, dict[str, Any]] = {
     "everything": EVERYTHING,
     "default every 10": {"every": 10},
     "everything every 10": {**EVERYTHING, "every": 10},
+    "attention_logits": {"targets": ["attention_logits"]},
+    "attention_logits, bound only": {"targets": ["attention_logits"], "attention_logits": {"exact_every": 0}},
+    "outliers": {"targets": ["outliers"]},
+    "quantisation fp8-e4m3": {"targets": ["quantisation"], "quantisation": {"formats": ["fp8-e4m3"], "every": 1}},
+    "quantisation mxfp8": {"targets": ["quantisation"], "quantisation": {"formats": ["mxfp8"], "every": 1}},
+    "quantisation mxfp8 every 10": {"targets": ["quantisation"]},
 }
 AIMS = {"default": 1.03, "everything": 1.08, "default every 10": 1.01}
 MONITORS: list[Any] = []
@@ -135,7 +141,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--warmup", type=int, default=3)
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--only", help="names of variants, separated by commas")
+    parser.add_argument("--only", help="names of variants, separated by semicolons")
     args = parser.parse_args()
     torch.set_num_threads(2)
     work = Path(tempfile.mkdtemp(prefix="msprobe-watch-bench-"))
@@ -147,7 +153,7 @@ def main() -> int:
         makers['wandb.watch(log="all")'] = wandb_watch
     else:
         print("Without wandb.watch: wandb is not installed (pip install wandb).", file=sys.stderr)
-    chosen = args.only.split(",") if args.only else list(makers)
+    chosen = args.only.split(";") if args.only else list(makers)
     try:
         variants = [Variant("bare", args.layers, bare)]
         variants += [Variant(name, args.layers, makers[name]) for name in makers if name in chosen]

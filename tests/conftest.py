@@ -14,7 +14,7 @@ import pytest
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 from framework_versions import missing  # noqa: E402 beside this file
-from json_schemas import check_schema  # noqa: E402
+from json_schemas import check_messages, check_schema  # noqa: E402
 
 # Unit tests: quick, and they start no training process.
 UNITS = (
@@ -89,14 +89,16 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _json_keeps_its_schema():
-    """Whatever a test prints with --json in this process fits the schema that it names."""
+    """Whatever a test prints with --json in this process fits the schema that it names, and its messages are right."""
     from msprobe.report import json_output
 
     named = json_output.named
 
     def checked(name: str, content: dict[str, Any]) -> dict[str, Any]:
         whole = named(name, content)
-        check_schema(name, json.loads(json.dumps(whole, allow_nan=False)))
+        printed = json.loads(json.dumps(whole, allow_nan=False))
+        check_schema(name, printed)
+        check_messages(name, printed)
         return whole
 
     json_output.named = checked
@@ -111,3 +113,11 @@ def _level_of_the_log():
     level = logger.level
     yield
     logger.setLevel(level)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _nothing_compiled_is_left():
+    """torch.compile keeps at most eight versions of one code object: what a file compiles is no matter of the next."""
+    yield
+    if "torch._dynamo" in sys.modules:
+        sys.modules["torch._dynamo"].reset()

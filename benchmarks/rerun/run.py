@@ -1,6 +1,8 @@
 """What `msprobe again` and `msprobe prove` cost, as a ratio of CPU times: theirs against one bare run of the script.
 
-python -m benchmarks.rerun.run
+python -m benchmarks.rerun.run [ROUNDS]        ROUNDS, each with all three in turn; default 3
+
+Python may keep compiled modules, as in any installation: else each process would compile msprobe again.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -46,18 +49,31 @@ def collect_golden(directory: Path) -> None:
 
 
 def main() -> None:
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    bare: list[float] = []
+    again: list[float] = []
+    prove: list[float] = []
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place)
-        bare = [cpu_seconds(["-m", SCRIPT]), cpu_seconds(["-m", SCRIPT])]
-        again = cpu_seconds(["-m", "msprobe", "again", "-m", SCRIPT])
-        collect_golden(directory)
+        os.environ["PYTHONPYCACHEPREFIX"] = str(directory / "compiled")
+        collect_golden(directory)  # also compiles all modules
         dumps = ["--golden", str(directory / "golden"), "--tensors", str(directory / "tensors")]
-        prove = cpu_seconds(["-m", "msprobe", "prove", *dumps, "-m", SCRIPT, FAULT])
-    one = min(bare)
-    print(f"bare script, {STEPS} steps: {bare[0]:.1f} and {bare[1]:.1f} s of CPU time")
-    print(f"msprobe again, two runs: {again:.1f} s, {again / one:.2f} bare runs")
-    print(f"msprobe prove, one cause: {prove:.1f} s, {prove / one:.2f} bare runs")
+        cpu_seconds(["-c", "import msprobe.rerun.prove, msprobe.rerun.again, msprobe.report.terminal"])
+        for _ in range(rounds):
+            bare.append(cpu_seconds(["-m", SCRIPT]))
+            prove.append(cpu_seconds(["-m", "msprobe", "prove", *dumps, "-m", SCRIPT, FAULT]))
+            bare.append(cpu_seconds(["-m", SCRIPT]))
+            again.append(cpu_seconds(["-m", "msprobe", "again", "-m", SCRIPT]))
+    one = statistics.median(bare)
+    print(f"{STEPS} steps, {rounds} rounds, load {os.getloadavg()[1]:.1f}, s of CPU time; bare: {_list(bare)}")
+    for name, times in (("again, two runs", again), ("prove, one cause", prove)):
+        print(f"msprobe {name}: {_list(times)}: {statistics.median(times) / one:.2f} bare runs")
+
+
+def _list(times: Sequence[float]) -> str:
+    return ", ".join(f"{one:.2f}" for one in times)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Reads the cases: a program of `programs/` and the edits of `edits/` that make the target out of it.
+"""Reads the cases of a set: a program of `programs/` and the edits of `edits/` that make the target out of it.
 
 An edit file has blocks that begin with `rewrite NAME`, `part NAME`, `clean NAME` or `fault NAME`. A rewrite is
 harmless, and is a clean pair by itself; a part is a rewrite that no clean pair uses alone. In a block:
@@ -82,9 +82,9 @@ def edit(source: str, edits: list[tuple[str, str]], label: str) -> str:
     return source
 
 
-def cases_of(program: str) -> list[Case]:
-    source = (HERE / "programs" / f"{program}.py").read_text()
-    all_blocks = blocks((HERE / "edits" / f"{program}.txt").read_text())
+def cases_of(program: str, folder: Path = HERE) -> list[Case]:
+    source = (folder / "programs" / f"{program}.py").read_text()
+    all_blocks = blocks((folder / "edits" / f"{program}.txt").read_text())
     rewrites = {block.name: block for block in all_blocks if block.word in ("rewrite", "part")}
     result = []
     for number, block in enumerate(block for block in all_blocks if block.word != "part"):
@@ -116,5 +116,5 @@ def cases_of(program: str) -> list[Case]:
     return result
 
 
-def all_cases() -> list[Case]:
-    return [case for path in sorted((HERE / "edits").glob("*.txt")) for case in cases_of(path.stem)]
+def all_cases(folder: Path = HERE) -> list[Case]:
+    return [case for path in sorted((folder / "edits").glob("*.txt")) for case in cases_of(path.stem, folder)]

@@ -1,9 +1,11 @@
-"""Checks, collects and compares the cases. Every run of a program is a process of its own, forked from one that has
-imported the frameworks; golden runs with the same text are shared.
+"""Checks, collects and compares the cases of a set. Every run of a program is a process of its own, forked from one
+that has imported the frameworks; golden runs with the same text are shared.
 
     python -m benchmarks.unseen8.run --verify                  without msprobe: has each fault an effect?
     python -m benchmarks.unseen8.run --collect --dumps DIR     makes the dumps
     python -m benchmarks.unseen8.run --compare --dumps DIR     compares each pair once: results.json
+
+`--set unseen9` and `--set unseen10` do so for the ninth and the tenth set; without it, it is the eighth.
 """
 
 from __future__ import annotations
@@ -22,7 +24,6 @@ from typing import Any, Callable
 
 from benchmarks.unseen8.cases import HERE, Case, all_cases
 
-ANSWERS, VERIFIED, RESULTS = HERE / "answers.json", HERE / "verified.json", HERE / "results.json"
 EFFECT_LIMIT = 1e-4
 LIMITS = {"float64": 1e-6, "float32": 1e-5, "float16": 1e-3, "bfloat16": 1e-2}
 
@@ -153,8 +154,9 @@ def difference(target: dict[str, Any], golden: dict[str, Any], losses_only: bool
     return worst
 
 
-def verify(cases: list[Case], folder: Path) -> None:
-    figures = json.loads(VERIFIED.read_text()) if VERIFIED.exists() else {}
+def verify(cases: list[Case], folder: Path, data: Path) -> None:
+    verified = data / "verified.json"
+    figures = json.loads(verified.read_text()) if verified.exists() else {}
     for case in cases:
         coarse = "rounding" in case.settings
         wide = not case.fault and not coarse
@@ -170,8 +172,8 @@ def verify(cases: list[Case], folder: Path) -> None:
         figures[case.name] = {"difference": f"{apart:.3g}", "in": "float64" if wide else "as run"}
         if not good:
             print(f"BAD {case.name}: {apart:.3g}", flush=True)
-    VERIFIED.write_text(
-        json.dumps({case.name: figures[case.name] for case in all_cases() if case.name in figures}, indent=1) + "\n"
+    verified.write_text(
+        json.dumps({case.name: figures[case.name] for case in all_cases(data) if case.name in figures}, indent=1) + "\n"
     )
     print(len(cases), "cases checked")
 
@@ -203,7 +205,7 @@ def collect(cases: list[Case], dumps: Path) -> None:
     print(len(cases), "cases collected,", failed, "runs failed")
 
 
-def compare_all(cases: list[Case], dumps: Path) -> None:
+def compare_all(cases: list[Case], dumps: Path, data: Path) -> None:
     """Compares each pair once; results.json has the answers of all pairs that were compared so far."""
     from benchmarks.unseen8.answers import plain
 
@@ -221,16 +223,16 @@ def compare_all(cases: list[Case], dumps: Path) -> None:
             text = (target / "compare.log").read_text()[-2000:]
             out.write_text(json.dumps({"verdict": "crashed", "origin": None, "text": text}))
         print(case.name, json.loads(out.read_text())["verdict"], flush=True)
-    answers = {case.name: places(case, dumps)[0] / "answer.json" for case in all_cases()}
+    answers = {case.name: places(case, dumps)[0] / "answer.json" for case in all_cases(data)}
     results = {name: json.loads(path.read_text()) for name, path in answers.items() if path.exists()}
     for result in results.values():
         result["text"] = result["text"].split("\nRows that differ")[0].replace(str(dumps), "DUMPS")
         result.pop("origin")
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    (data / "results.json").write_text(json.dumps(results, indent=1) + "\n")
 
 
-def write_answers(cases: list[Case]) -> None:
-    figures = json.loads(VERIFIED.read_text())
+def write_answers(cases: list[Case], data: Path) -> None:
+    figures = json.loads((data / "verified.json").read_text())
     answers = {
         case.name: {
             "program": case.program,
@@ -243,7 +245,7 @@ def write_answers(cases: list[Case]) -> None:
         }
         for case in cases
     }
-    ANSWERS.write_text(json.dumps(answers, indent=1) + "\n")
+    (data / "answers.json").write_text(json.dumps(answers, indent=1) + "\n")
     faults = [case for case in cases if case.fault]
     beside = sum(bool(case.beside) for case in faults)
     programs = len({case.program for case in cases})
@@ -254,13 +256,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("verify", "answers", "collect", "compare"):
         parser.add_argument(f"--{name}", action="store_true")
-    parser.add_argument("--dumps", type=Path, default=Path("unseen8_dumps"))
+    parser.add_argument("--dumps", type=Path, default=Path("unseen_dumps"))
+    parser.add_argument("--set", default="unseen8", choices=("unseen8", "unseen9", "unseen10"), help="the set of cases")
     parser.add_argument("--only", default="", help="cases of these programs, separated by commas")
     options = parser.parse_args()
-    cases = [case for case in all_cases() if not options.only or case.program in options.only.split(",")]
+    data = HERE.parent / options.set
+    cases = [case for case in all_cases(data) if not options.only or case.program in options.only.split(",")]
     dumps = options.dumps.resolve()
     if options.answers:
-        write_answers(cases)
+        write_answers(cases, data)
     if options.verify or options.collect:
         import accelerate  # noqa: F401
         import lightning.pytorch  # noqa: F401
@@ -270,11 +274,11 @@ def main() -> None:
 
         torch.set_num_threads(1)
     if options.verify:
-        verify(cases, dumps / "verify")
+        verify(cases, dumps / "verify", data)
     if options.collect:
         collect(cases, dumps)
     if options.compare:
-        compare_all(cases, dumps)
+        compare_all(cases, dumps, data)
 
 
 if __name__ == "__main__":

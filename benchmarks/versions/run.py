@@ -42,6 +42,8 @@ class Row:
     torch: str
     mindspore: str
     date: str = ""
+    commit: str = ""
+    """Of msprobe, with a + if files were changed."""
     demos: dict[str, bool] = field(default_factory=dict)
     passed: int = 0
     skipped: list[str] = field(default_factory=list)
@@ -85,7 +87,7 @@ def _read(path: Path) -> list[Row]:
 
 
 def _run(row: Row, keep: bool) -> None:
-    row.date = time.strftime("%Y-%m-%d")
+    row.date, row.commit = time.strftime("%Y-%m-%d"), _commit()
     directory = ROOT / ".venv-versions" / row.name
     try:
         python = _environment(row, directory)
@@ -100,6 +102,17 @@ def _run(row: Row, keep: bool) -> None:
     finally:
         if not keep:
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def _commit() -> str:
+    """Results and the table, which this command itself writes, are not a change."""
+    written = [f":!{path.relative_to(ROOT)}" for path in (RESULTS, PAGE)]
+    words = [["rev-parse", "--short=8", "HEAD"], ["status", "--porcelain", "--untracked-files=no", "--", ".", *written]]
+    head, changed = (
+        subprocess.run(["git", "-C", str(ROOT), *one], capture_output=True, text=True, check=False).stdout.strip()
+        for one in words
+    )
+    return head + "+" * bool(changed)
 
 
 def _environment(row: Row, directory: Path) -> str:
@@ -181,8 +194,10 @@ def _fast_files() -> list[Path]:
 
 def write_page(rows: list[Row]) -> None:
     """Puts the table into the page, between its two comments."""
-    lines = ["| Python | PyTorch | MindSpore | demos | fast tests | date |", "|---|---|---|---|---|---|"]
-    lines += [f"| {row.python} | {row.torch} | {row.mindspore} | {_cells(row)} | {row.date} |" for row in rows]
+    lines = ["| Python | PyTorch | MindSpore | demos | fast tests | date | commit |", "|---|---|---|---|---|---|---|"]
+    for row in rows:
+        versions = f"{row.python} | {row.torch} | {row.mindspore}"
+        lines.append(f"| {versions} | {_cells(row)} | {row.date} | {row.commit or '-'} |")
     before, _, rest = PAGE.read_text().partition(BEGIN)
     after = rest.partition(END)[2]
     PAGE.write_text("\n".join([f"{before}{BEGIN}", *lines, f"{END}{after}"]))

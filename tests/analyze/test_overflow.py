@@ -46,6 +46,8 @@ def test_what_came_through_a_collective_is_followed_to_its_sender(tmp_path, caps
     found = analysed(tmp_path, capsys)
     assert (found["producer"]["name"], found["producer"]["rank"]) == ("Torch.b.0.forward", 1)
     assert found["overflows"] == 3
+    arguments = {"call": "Torch.b.0.forward", "place": "step0/rank1"}
+    assert found["message"] == {"id": "overflow.producer", "arguments": arguments}
 
 
 def test_a_collective_with_clean_inputs_everywhere_is_the_producer(tmp_path, capsys):
@@ -101,7 +103,9 @@ def test_figures_that_no_float_can_hold_are_passed_over(tmp_path, capsys):
 
 def test_bad_data_has_no_producer(tmp_path, capsys):
     write(tmp_path, 0, 0, {"Torch.a.0.forward": call(math.nan, math.nan)})
-    assert analysed(tmp_path, capsys) == {"schema": "msprobe/overflow/1", "producer": None, "overflows": 1}
+    found = analysed(tmp_path, capsys)
+    assert (found["producer"], found["overflows"]) == (None, 1)
+    assert found["message"] == {"id": "overflow.no_producer", "arguments": {}}
 
 
 def test_a_dump_without_numbers_is_refused(tmp_path, capsys):

@@ -253,6 +253,18 @@ class TestBadInput:
         assert "is 'net' the right baseline?" in done.stdout
         assert "Nothing was saved: " in self.refused(project, "baseline", "update", "net", *trains())
 
+    def test_a_small_different_model(self, project: Path) -> None:
+        """Most calls of the training step have a counterpart, but none of the modules."""
+        other = "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        other += "        self.only = nn.Linear(16, 5)\n    def forward(self, x):\n        return self.only(x)\n"
+        (project / "net.py").write_text(NET.partition("class Block")[0] + other)
+        done = msprobe(project, "check", "net", *trains())
+        assert done.returncode == 1
+        said = done.stdout.splitlines()[0]
+        assert said.startswith("Differs: the baseline is of a different model: none of its ")
+        assert said.endswith(" modules is in this run; is 'net' the right baseline?")
+        assert "Nothing was saved: " in self.refused(project, "baseline", "update", "net", *trains())
+
     def test_a_script_that_fails(self, project: Path) -> None:
         (project / "train.py").write_text("import torch\nraise SystemExit(3)\n")
         assert "The command failed (exit code 3)" in self.refused(project, "check", "net", *trains())

@@ -16,7 +16,7 @@ HOSTILE = "Torch.</script><img src=x onerror=document.title='owned'>.0"
 
 def report() -> Report:
     checked = [Checked("rank0", f"Torch.relu.{number}", "pass", "pass", "") for number in range(3000)]
-    checked.insert(1500, Checked("rank0", "Functional.gelu.0", "error", "SKIP", "it has another direction: cosine 0.5"))
+    checked.insert(1500, Checked("rank0", "Functional.gelu.0", "error", "SKIP", "a different direction: cosine 0.5"))
     checked.insert(10, Checked("rank0", "Torch.mm.0", "pass", "warning", "0.2% of the elements are off"))
     checked.append(Checked("rank0", HOSTILE, "error", "SKIP", "a name from a file\u2028 <b>bold</b>"))
     checked.append(Checked("rank0", "Torch.rand.0", "SKIP", "SKIP", "it draws random numbers"))

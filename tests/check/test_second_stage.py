@@ -89,6 +89,7 @@ def test_two_details_files_make_a_result(tmp_path: Path, capsys: pytest.CaptureF
     (finding,) = found["findings"]
     assert (finding["output"], finding["status"]) == ("Torch.cat.0.forward.output.0", "error")
     assert "50.00% of the elements differ" in finding["reason"]
+    assert finding["message"] == {"id": "second.binary", "arguments": {"share": "50.00%"}}
     (tmp_path / "b.csv").write_text("not,this\n")
     assert main([*command, "-o", str(tmp_path / "out")]) == 2
 

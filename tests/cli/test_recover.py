@@ -55,10 +55,17 @@ def test_every_journal_is_finished_and_a_second_time_there_is_nothing_to_do(
 def test_some_that_cannot_be_recovered_are_exit_code_1_and_all_are_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    crashed(tmp_path / "step0/rank0", HEAD)
+    with (crashed(tmp_path / "step0/rank0", HEAD) / "journal.jsonl").open("a") as journal_file:
+        journal_file.write('nonsense\n["begin", 1, "cut')
     crashed(tmp_path / "step0/rank1", "")
+    assert main(["show", str(tmp_path), "--json"]) == 0
+    (rank,) = json.loads(capsys.readouterr().out)["ranks"]
+    damaged = {"id": "dump.damaged_lines", "arguments": {"number": 1, "file": "journal.jsonl"}}
+    assert rank["messages"] == {"notes": [damaged]}
     assert main(["recover", str(tmp_path), "--json"]) == 1
     shown = json.loads(capsys.readouterr().out)
+    cut = {"id": "dump.cut_line", "arguments": {}}
+    assert shown["recovered"][0]["messages"] == {"notes": [damaged, cut]}
     assert [row["rank"] for row in shown["recovered"]] == ["step0/rank0"]
     assert "lost its first line" in shown["failed"][0]["error"]
     assert main(["recover", str(tmp_path / "step0/rank1")]) == 2

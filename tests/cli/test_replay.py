@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from msprobe.analyze.repeat_record import ulps
 from msprobe.cli import main
 from msprobe.pytorch import PrecisionDebugger
 
@@ -48,6 +50,26 @@ def test_a_backward_is_repeated(ranks: tuple[Path, Path], capsys: pytest.Capture
     assert "Functional.gelu.0.backward: deterministic in 16 runs on cpu" in capsys.readouterr().out
 
 
+def test_a_call_that_produces_nan_is_deterministic(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A NaN is not equal to itself, but its bits are."""
+    debugger = PrecisionDebugger(dump_path=str(tmp_path), task="tensor", level="L1", step=[0])
+    debugger.start()
+    torch.log(torch.tensor([-1.0, 0.0, 2.0]))
+    debugger.stop()
+    debugger.step()
+    assert main(["replay", str(tmp_path / "step0/rank/Torch.log.0.forward"), "--json"]) == 0
+    (part,) = json.loads(capsys.readouterr().out)["parts"]
+    assert part["here"] == part["recorded"] < 2
+
+
+def test_a_nan_against_a_number_is_infinitely_far() -> None:
+    values, wide = np.array([1.0, np.nan, np.inf]), np.array([1.0, np.nan, np.inf])
+    assert ulps(values, wide, "float32") == 0
+    for strange in (np.nan, np.inf):
+        assert ulps(np.array([1.0, strange, np.inf]), np.array([1.0, 2.0, np.inf]), "float32") == np.inf
+        assert ulps(np.array([1.0, 2.0, np.inf]), np.array([1.0, strange, np.inf]), "float32") == np.inf
+
+
 def test_a_different_number_of_threads_is_said(ranks: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     target, golden = (str(rank / "Functional.gelu.0.forward") for rank in ranks)
     here = torch.get_num_threads()
@@ -62,6 +84,8 @@ def test_a_different_number_of_threads_is_said(ranks: tuple[Path, Path], capsys:
     answer = json.loads(capsys.readouterr().out)
     assert answer["threads"] == here
     assert f"set OMP_NUM_THREADS={here + 6}" in answer["notes"][0]
+    said = {"id": "replay.threads_recorded", "arguments": {"recorded": here + 6, "here": here}}
+    assert answer["messages"] == {"notes": [said]}
 
 
 @pytest.mark.parametrize(

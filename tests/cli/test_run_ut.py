@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from msprobe.check.core.precheck import Checked, Report
 from msprobe.cli import main
+from msprobe.pytorch import PrecisionDebugger
 from msprobe.report.check_page import write_page
 
 RELU = {
@@ -62,6 +64,32 @@ def test_what_cannot_be_checked_is_refused_in_a_sentence(
 def test_a_dump_without_calls_does_not_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run_ut", "-api_info", str(dump(tmp_path / "dump")), "-o", str(tmp_path / "out")]) == 2
     assert "0 calls" in capsys.readouterr().out
+
+
+def test_findings_and_notes_have_their_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    debugger = PrecisionDebugger(dump_path="dump", task="tensor", level="L1", step=[0])
+    debugger.start()
+    torch.nn.functional.gelu(torch.randn(64))
+    debugger.stop()
+    debugger.step()
+    (saved,) = Path("dump/step0/rank/dump_tensor_data").glob("Functional.gelu.0.forward.output.0.*")
+    value = torch.load(saved, weights_only=True)
+    saved.unlink()
+    torch.save(value * 1.5, saved)
+    Path("config.json").write_text(json.dumps({"task": "run_ut", "run_ut": {"black_list": ["matmul"]}}))
+    capsys.readouterr()
+    command = ["run_ut", "-api_info", "dump", "-config", "config.json", "-o", "out", "--jobs", "1", "--json"]
+    assert main(command) == 1
+    answer = json.loads(capsys.readouterr().out)
+    (finding,) = answer["findings"]
+    message = finding["messages"]["message"]
+    recorded, here = message["arguments"]["parts"]
+    assert (message["id"], recorded["id"], here["id"]) == ("also", "check.recorded_slot", "check.right_here")
+    assert recorded["arguments"]["text"]["id"] == "check.off"
+    assert answer["messages"]["notes"] == [{"id": "check.unused", "arguments": {"item": "'matmul'"}}]
 
 
 def test_the_page_shows_names_as_text_and_loads_nothing(tmp_path: Path) -> None:

@@ -39,11 +39,12 @@ def test_a_watched_run_is_named_with_its_verb(verb: str, tmp_path: Path, capsys:
     assert main(["watch", str(tmp_path)]) == 0
 
 
-@pytest.mark.parametrize("as_file", [False, True])
+@pytest.mark.parametrize(("place", "as_file"), [(".", False), (".", True), ("step0/rank0", False)])
 def test_results_of_run_ut_are_named_with_their_verb(
-    as_file: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    place: str, as_file: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "accuracy_checking_result_20260101120000.csv"
+    file = tmp_path / place / "accuracy_checking_result_20260101120000.csv"
+    file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w", newline="") as stream:
         csv.writer(stream).writerow(["API Name"])
     assert main(["show", str(file if as_file else tmp_path)]) == 2

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from written import call, model_data, saved, scalar, tensor, write_dump
 
 from msprobe.compare import Comparison, compare, comparison, execute
+from msprobe.compare.flow.graph import Graph
 from msprobe.compare.measure import distance
 from msprobe.compare.rows import Row
 from msprobe.report.comparison_terminal import answer, print_comparison
@@ -215,6 +216,31 @@ def test_ranks_that_agree_but_for_rounding_do_not_stay_in_memory(
 def _count_rows() -> int:
     gc.collect()
     return sum(type(one) is Row for one in gc.get_objects())
+
+
+def _leave_out(rank: int, data: dict[str, Any]) -> None:
+    """Where a call is missing, the flow of values says what follows from it."""
+    del data[RELU]
+
+
+def test_the_flow_of_values_of_a_step_does_not_stay(tmp_path: Path) -> None:
+    """Also while the collector is off, as in `msprobe compare` and `msprobe view`."""
+    target, golden = _write(tmp_path / "target", 6, _leave_out), _write(tmp_path / "golden", 6)
+    seen = []
+
+    def watch(outcomes: Iterable[Any], total: int, text: str) -> Iterator[Any]:
+        for outcome in outcomes:
+            yield outcome
+            seen.append(sum(type(one) is Graph for one in gc.get_objects()))
+
+    gc.collect()
+    gc.disable()
+    try:
+        compare(target, golden, progress=watch)
+    finally:
+        gc.enable()
+    assert len(seen) == 6
+    assert not any(seen)
 
 
 def test_no_row_of_such_ranks_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from flow_runs import Block, batch, run, seeded, small, square
+from rounded_runs import Normalised, Projected, attended, hooked, trained
 from torch import nn
 from written import call, tensor, write_dump
 
 from msprobe.compare import Comparison, compare, excuses
 from msprobe.compare.excuses import StepFacts
-from msprobe.compare.flow import settle
+from msprobe.compare.flow import packed, rounded, settle
 from msprobe.compare.rows import Row, is_tensor
 from msprobe.pytorch import PrecisionDebugger
 
@@ -182,6 +183,17 @@ def totals(path: Path, wrong: bool) -> Runs:
     return record("target", 3.0, 1.0), record("golden", 2.0, 1.0)
 
 
+def noisy(path: Path, wrong: bool) -> Runs:
+    target = hooked("second.bias", lambda gradient: gradient + 1e-4) if wrong else lambda: Normalised(True)
+    return trained(path / "target", target), trained(path / "golden", lambda: Normalised(False))
+
+
+def divided(path: Path, wrong: bool) -> Runs:
+    moved = hooked("attention.in_proj_bias", lambda gradient: gradient.roll(16), Projected)
+    target = moved if wrong else lambda: Projected(True)
+    return attended(path / "target", target), attended(path / "golden", lambda: Projected(False))
+
+
 def every_tensor(facts: StepFacts) -> list[Row]:
     return [row for _, rows in facts.groups for row in rows if is_tensor(row.golden) and is_tensor(row.target)]
 
@@ -217,11 +229,20 @@ def updates_agree(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def same_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(excuses, "_together", lambda items: (1.0,) if items else ())
+    monkeypatch.setattr(packed, "_together", lambda items: (1.0,) if items else ())
 
 
 def same_added(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(excuses, "_added", lambda before, after: 1.0)
+
+
+def any_gradient_is_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounded, "_are_rounding", lambda *given: True)
+
+
+def every_divisor_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounded, "_is_the_same", lambda row: True)
+    monkeypatch.setattr(rounded, "MANY", 1.0)
 
 
 def everything_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,6 +251,7 @@ def everything_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 CASES: dict[str, Case] = {
+    "update": Case(models(Packed, lambda: Packed(True, 1.5)), "addcdiv_", updates_agree),
     "settled": Case(models(lambda new: Block(new, "none"), lambda: Scaled(True, "none")), "__mul__", accept_everything),
     "unused": Case(looked, "Torch.exp", believe("results", every_tensor)),
     "optional": Case(
@@ -239,8 +261,9 @@ CASES: dict[str, Case] = {
     ),
     "gradient flag": Case(models(Cut, lambda: Cut(True, True)), "relu", believe("gradients", every_tensor)),
     "packed": Case(models(Packed, lambda: Packed(True, 1.5)), "parameters_grad", same_together),
-    "update": Case(models(Packed, lambda: Packed(True, 1.5)), "addcdiv_", updates_agree),
     "observables": Case(frozen, "linear.0.backward", everything_agrees),
+    "rounded gradient": Case(noisy, "_fused_adamw_", any_gradient_is_rounding),
+    "quotient": Case(divided, "in_proj_bias", every_divisor_agrees),
     "micro-batches": Case(parts, "Module.0.Linear.forward", believe("results", every_tensor)),
     "running total": Case(totals, "add", same_added),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -17,6 +18,7 @@ from written import call, scalar, tensor, write_dump
 from msprobe.compare import Comparison, compare, excuses
 from msprobe.compare.flow.graph import Graph
 from msprobe.compare.origin.training import training_differences
+from msprobe.dump.reader import open_dump
 
 
 def test_an_optimizer_of_the_user_is_judged_by_its_updates(tmp_path: Path) -> None:
@@ -28,7 +30,8 @@ def test_an_optimizer_of_the_user_is_judged_by_its_updates(tmp_path: Path) -> No
     assert (same.verdict, same.origin) == ("same", None)
     assert "the optimizer is Mine, not SGD" in same.notes
     wrong = compare(run(tmp_path / "wrong", seeded(small), make=make(Doubled)), golden)
-    assert said(wrong) == "the update of 2.weight differs for the same gradient: it is 2 times as large"
+    effect = "the update of 2.weight differs for the same gradient: it is 2 times as large"
+    assert said(wrong) == f"the optimizer is Doubled, not SGD; {effect}"
 
 
 def by_hand(rate: float) -> Step:
@@ -260,3 +263,32 @@ def test_numbers_of_values_that_are_no_numbers_are_left_out(tmp_path: Path, wron
 def test_groups_of_an_optimizer_that_are_no_groups_are_left_out() -> None:
     steps = [[{"event": "optimizer_step", "type": "SGD", "groups": groups}] for groups in ([3, {"lr": 1}], [{"lr": 2}])]
     assert [str(one.sentence) for one in training_differences(*steps)] == ["SGD: lr is 1, not 2"]
+
+
+def test_a_number_that_is_too_large_for_a_float_counts_as_none() -> None:
+    events = [{"event": "scaler_step", "scale": 10**400}, {"event": "clip_grad_norm_end", "total_norm": 10**400}]
+    assert training_differences(events, events) == []
+
+
+def test_a_gradient_that_is_no_tensor_is_no_noise(tmp_path: Path) -> None:
+    paths = [run(tmp_path / name, seeded(make)) for name, make in (("target", small), ("golden", lambda: small()[:2]))]
+    file = next(paths[0].glob("step0/*/dump.json"))
+    content = json.loads(file.read_text())
+    gradients = [record for name, record in content["data"].items() if name.endswith("parameters_grad")]
+    for record in gradients:
+        record.update({key: [{"type": "int", "value": 3}] for key in record})
+    assert gradients
+    file.write_text(json.dumps(content))
+    assert compare(*paths).verdict == "differs"
+
+
+@pytest.mark.parametrize("wrong", [[3], {"a": 1}, 3, True])
+def test_a_training_event_after_no_name_is_damage(tmp_path: Path, wrong: Any) -> None:
+    paths = [run(tmp_path / name, seeded(small)) for name in ("target", "golden")]
+    file = next(paths[0].glob("step0/*/training.json"))
+    content = json.loads(file.read_text())
+    next(event for event in content["events"] if event["event"] == "backward")["after"] = wrong
+    file.write_text(json.dumps(content))
+    assert compare(*paths).verdict != "differs"
+    rank = open_dump(paths[0]).ranks[0]
+    assert "1 event is damaged in training.json" in rank.troubles

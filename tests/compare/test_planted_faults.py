@@ -29,7 +29,7 @@ FAULTS: list[tuple[str, str, tuple[str, ...], str, dict[str, Any]]] = [
     ("transformer", "missing scale", ("blocks.1.attn",), "mul", {}),
     ("transformer", "missing scale", (ROOT,), "mul", L1),
     ("transformer", "missing scale", ("blocks.1.attn",), "", L0),
-    ("transformer", "transposed weight", ("blocks.1.attn.proj",), "linear", {}),
+    ("transformer", "transposed weight", ("blocks.1.attn.proj",), "weight", {}),
     ("transformer", "transposed weight", ("blocks.1.attn.proj",), "weight", TENSOR),
     ("transformer", "transposed weight", ("blocks.1.attn.proj",), "weight", MD5),
     ("transformer", "changed activation", ("blocks.1",), "relu", {}),
@@ -75,6 +75,7 @@ FAULTS: list[tuple[str, str, tuple[str, ...], str, dict[str, Any]]] = [
     ("convnet", "missing normalisation", (ROOT,), "", {}),
     ("convnet", "dropout left on", ("drop",), "dropout", {}),
     ("convnet", "double-counted kernel gradient", ("conv1",), "parameters_grad", {}),
+    ("convnet", "wrong flatten", (ROOT, "drop"), "", {}),
     ("convnet", "wrong flatten", (ROOT, "drop"), "", MD5),
     ("convnet", "wrong flatten", (ROOT, "drop"), "", TENSOR),
     ("recurrent", "swapped gates", ("cell",), "", {}),
@@ -90,11 +91,6 @@ FAULTS: list[tuple[str, str, tuple[str, ...], str, dict[str, Any]]] = [
     ("mixture", "changed router", ("moe.router",), "weight", {}),
     ("mixture", "sigmoid after topk", ("moe",), "", {}),
     ("mixture", "router noise", ("moe",), "", {}),
-]
-
-BEYOND_A_DUMP = [
-    # Max, min, mean and norm are the same for the same numbers in a different order: the consumer is blamed.
-    ("convnet", "wrong flatten", (ROOT, "drop"), "", {}),
 ]
 
 NOISE = {"mkldnn": False, "threads": 2}
@@ -165,15 +161,6 @@ def test_the_origin_is_the_planted_call_or_its_module(runs: Runs, case: tuple[An
     assert _named(result, modules, part), result.origin
 
 
-@pytest.mark.parametrize("case", BEYOND_A_DUMP, ids=_identity)
-def test_what_statistics_cannot_see_is_still_a_difference(runs: Runs, case: tuple[Any, ...]) -> None:
-    kind, fault, modules, part, options = case
-    result = compare(runs.new(kind, fault, **options), runs.golden(kind, **options))
-    assert result.verdict == "differs"
-    assert result.origin is not None
-    assert not _named(result, modules, part)
-
-
 @pytest.mark.parametrize("case", CLEAN, ids=lambda case: f"{case[0]}-{case[1]}-{case[2]}".replace(" ", ""))
 def test_a_clean_pair_has_no_finding(runs: Runs, case: tuple[Any, ...]) -> None:
     kind, options, other = case
@@ -204,9 +191,7 @@ def test_a_wrong_learning_rate_is_blamed_on_the_optimizer(runs: Runs, adam: bool
 
 
 def test_the_suite_is_as_large_as_promised() -> None:
-    missed = len(BEYOND_A_DUMP)
     assert len({(case[0], case[1]) for case in FAULTS}) >= 40
-    assert len(FAULTS) / (len(FAULTS) + missed) >= 0.95
     assert len(CLEAN) >= 10
 
 

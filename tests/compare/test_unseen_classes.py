@@ -76,7 +76,7 @@ def answer(tmp_path: Path, kind: str, **options: Any) -> Any:
 def test_an_argument_that_only_one_run_gives_is_named(tmp_path: Path) -> None:
     origin = answer(tmp_path, "argument").origin
     assert origin.kind == "argument"
-    assert "approximate is 'tanh'; the golden run gives none" in origin.sentence
+    assert "approximate is 'tanh'; in the golden run it is not given" in origin.sentence
 
 
 def test_boolean_operands_are_compared_in_their_places(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from msprobe.config import ConfigError, Settings, load
 from msprobe.config.read import PACKAGED
-from msprobe.config.schema import COMMON, FOREIGN, MATRIX, SECTIONS
+from msprobe.config.schema import COMMON, FOREIGN, FOREIGN_TASKS, MATRIX, SECTIONS
 from msprobe.config.settings import SECTION_TYPES
 
 
@@ -283,6 +283,19 @@ def test_a_known_key_without_effect_gives_a_warning(
 def test_keys_of_mindstudio_probe_load_with_a_warning(loaded: Any, name: str) -> None:
     warnings = loaded({name: {"any": ["thing"]}}).warnings
     assert warnings == (f"{name} has no effect in msprobe: {FOREIGN[''][name]}",)
+
+
+@pytest.mark.parametrize(("task", "remedy"), FOREIGN_TASKS)
+def test_tasks_of_mindstudio_probe_are_refused_with_a_remedy(loaded: Any, task: str, remedy: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        loaded({"task": task})
+    (problem,) = caught.value.problems
+    assert str(problem) == f'task: msprobe has no task "{task}" of mindstudio-probe; {remedy}'
+
+
+def test_a_key_of_mindstudio_probe_that_is_ours_at_the_top_level_loads_in_a_section(loaded: Any) -> None:
+    (warning,) = loaded({"statistics": {"precision": "high"}}, "mindspore").warnings
+    assert warning == "statistics.precision has no effect in msprobe: use the key precision at the top level"
 
 
 def test_graph_mode_that_is_not_known_yet_accepts_what_either_mode_accepts(loaded: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from msprobe.config import ConfigError, load
 from msprobe.config.kinds import Choice
-from msprobe.config.schema import COMMON, FOREIGN, LEVELS, MATRIX, MODES, SECTIONS, Key, name_modes
+from msprobe.config.schema import COMMON, FOREIGN, FOREIGN_TASKS, LEVELS, MATRIX, MODES, SECTIONS, Key, name_modes
 
 TEXT = (Path(__file__).parents[2] / "docs" / "config.md").read_text(encoding="utf-8")
 
@@ -58,6 +58,11 @@ def test_the_reference_has_the_keys_of_other_tools_and_their_reasons() -> None:
     expected = {name: ["top", reason] for name, reason in FOREIGN[""].items()}
     expected |= {name: ["a section", reason] for name, reason in FOREIGN["*"].items()}
     assert table == expected
+
+
+def test_the_reference_has_the_tasks_of_other_tools_and_their_remedies() -> None:
+    table = rows("Tasks of mindstudio-probe that msprobe refuses")
+    assert table == {task: [remedy] for task, remedy in FOREIGN_TASKS}
 
 
 def test_the_example_and_the_error_of_the_reference_are_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,9 @@ def tables() -> dict[str, dict[str, list[list[str]]]]:
         elif line.startswith(("| section |", "| item |")):
             kind = line.split()[1]
             found[kind][number] = []
+        elif line.startswith("| selector |"):
+            kind = line.split()[1]
+            found[kind] = {"": []}
         elif line.startswith("| "):
             found[kind][number].append([cell.strip() for cell in line.strip("|").split("|")])
     return found
@@ -67,7 +70,7 @@ def test_each_state_is_known_and_a_difference_has_its_reason():
 
 
 def test_each_row_names_a_test_that_exists():
-    for table in rows().values():
-        for section, _, _, test in table:
+    for table in (*rows().values(), tables()["selector"][""]):
+        for section, *_, test in table:
             path, _, name = test.strip("`").partition("::")
             assert name in functions_of(path), f"{section}: {test}"

@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -26,7 +27,9 @@ import real_dumps
 
 from msprobe.graphdump import GraphDump
 from msprobe.graphdump.check import Limits, check
+from msprobe.graphdump.dumping import policies
 from msprobe.graphdump.dumping.dump_settings import CATEGORIES
+from msprobe.graphdump.dumping.summary import DumpSummary
 
 SCRIPT = real_dumps.NETS / "trained.py"
 E2E = ("enable", "trans_flag", "stat_calc_mode", "sample_mode", "sample_num", "save_kernel_args")
@@ -206,6 +209,25 @@ def test_the_operator_that_raises_has_its_inputs_saved():
     (tensor,) = GraphDump(run.out).tensors
     assert (tensor.type, tensor.label, tensor.iteration) == ("Cholesky", "input.0", 2)
     assert np.array_equal(np.load(tensor.path), -np.eye(3, dtype=np.float32))
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ([("Cholesky.a", {})], "Cholesky.a raised"),
+        ([("Cholesky.a", {0: None, 2: None})], "Cholesky.a (unknown: input 0, 2) raised"),
+        ([("Cholesky.a", {}), ("Add.b", {1: None})], "one of these raised: Cholesky.a, Add.b (unknown: input 1)"),
+    ],
+)
+def test_operators_that_were_ready_are_not_said_to_have_raised(monkeypatch, found, said):
+    """The text of an exception that names no operator, such as that of a run after one that failed."""
+    monkeypatch.setattr(policies, "find_failed_inputs", lambda *_: iter(found))
+    summary = DumpSummary()
+    staging = SimpleNamespace(text=lambda *_: "", operators=lambda *_: {}, discard=lambda _: None)
+    policy = policies.ExceptionPolicy(SimpleNamespace(settings=None, staging=staging, summary=summary))
+    policy.take(SimpleNamespace(rank=0, graph=0, iteration=2))
+    policy.finish("An error occurred in the previous step")
+    assert summary.notes == [said]
 
 
 def test_set_dump_chooses_and_names_that_are_too_long_are_mapped():

@@ -208,3 +208,10 @@ def test_an_optimizer_shows_its_gradients_and_the_parameters_before_and_after(tm
     assert np.isclose(record["output"][0]["Norm"], np.linalg.norm(after.astype(np.float64)))
     assert not any(name.startswith("Jit.") for name in dump.names)
     assert "__call__" not in vars(nn.Optimizer) or vars(nn.Optimizer)["__call__"].__module__.startswith("mindspore")
+
+
+def test_a_scope_ends_at_a_call_whose_operator_is_not_seen(tmp_path):
+    scope = ["Kernel.Exp.0.forward", "Kernel.__getitem__.0.forward"]
+    with collecting(tmp_path, level="L2", section={"scope": scope}) as dump:
+        ops.sqrt(ops.exp(Tensor(ROWS))[0])
+    assert dump.names == scope

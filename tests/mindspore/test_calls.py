@@ -236,6 +236,31 @@ def test_an_error_that_save_meets_comes_with_stop(tmp_path):
     assert "Cholesky expects" in Dump(tmp_path / "dump").debug["x.0.debug"]["unreadable"]
 
 
+@pytest.mark.parametrize(("holder", "call"), [(ops, lambda x: ops.exp(x)), (Tensor, lambda x: x.exp())])
+def test_a_custom_api_that_is_listed_has_the_prefix_of_the_registration(tmp_path, holder, call):
+    """The example of seed 000, 6.1.7, registers a function that is collected anyway."""
+    before = holder.exp
+    debugger = PrecisionDebugger(configured(tmp_path))
+    debugger.register_custom_api(holder, "exp", "Mine")
+    for registered in (True, False):
+        if not registered:
+            debugger.restore_custom_api(holder, "exp")
+        debugger.start()
+        ms.grad(lambda x: call(x).sum())(tensor(2))
+        debugger.stop()
+        debugger.step()
+    listed = "Functional" if holder is ops else "Tensor"
+    assert [name for name in Dump(tmp_path / "dump").names if ".exp." in name] == [
+        "Mine.exp.0.forward",
+        "Mine.exp.0.backward",
+    ]
+    assert [name for name in Dump(tmp_path / "dump", 1).names if ".exp." in name] == [
+        f"{listed}.exp.0.forward",
+        f"{listed}.exp.0.backward",
+    ]
+    assert holder.exp is before
+
+
 def test_custom_apis(tmp_path):
     class Own:
         @staticmethod

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import mindspore as ms
+import msmodels
 import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
@@ -266,6 +267,9 @@ def test_run_json_describes_the_run(tmp_path):
     assert facts["device"] == ["CPU"]
     assert facts["world_size"] == 1
     assert facts["first_batch"][0]["shape"] == [4, 1, 6, 6]
+    made_by = facts["made"]["Cell.conv.Conv2d"]
+    assert f"File {msmodels.__file__}, line " in made_by
+    assert "\n self.conv = " in made_by
 
 
 def test_dump_json_heads_with_the_framework(tmp_path):

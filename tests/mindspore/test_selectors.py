@@ -1,5 +1,6 @@
-"""Every selector of config.json alone, at every level, in every mode, for every task, on MindSpore (tests/selectors.py
-says what each selects)."""
+"""Every selector of config.json alone, at every level, in every mode, for every task, on MindSpore
+(tests/selectors_table.py says what each selects). Graph mode at level L2 is in test_graph_kernels.py, the kernels of
+compiled regions in test_region_kernels.py."""
 
 from __future__ import annotations
 
@@ -60,6 +61,7 @@ CELLS = [
     by_list("a part", "fc"),
     by_list("an expression", r"name-regex(Cell\.\w+\.act.*)"),
     by_scope("forward", "Cell.first.act.Tanh.forward.0", "Cell.second.fc.Dense.forward.0"),
+    by_scope("one call", "Cell.second.Half.forward.0", "Cell.second.Half.forward.0"),
     by_scope("backward", "Cell.norm.LayerNorm.backward.0", "Cell.second.fc.Dense.backward.0"),
     by_scope("from the forward to the backward", "Cell.norm.LayerNorm.forward.0", "Cell.norm.LayerNorm.backward.0"),
     *MODES,
@@ -71,6 +73,7 @@ APIS = [
     by_list("a part", "tanh"),
     by_list("an expression", r"name-regex(.*\.(relu|exp)\.)"),
     by_scope("forward", "Functional.relu.0.forward", "Functional.exp.0.forward"),
+    by_scope("one backward", "Functional.relu.0.backward", "Functional.relu.0.backward"),
     by_scope("backward", "Functional.exp.0.backward", "Functional.relu.0.backward"),
     by_scope("from the forward to the backward", "Functional.exp.0.forward", "Functional.exp.0.backward"),
     *MODES,
@@ -83,6 +86,7 @@ KERNELS = [
     by_list("a Cell and what runs in it", "Cell.second.Half.forward.0"),
     by_list("an API and what runs in it", "Functional.relu.0.forward"),
     by_scope("forward", "Kernel.MatMul.0.forward", "Kernel.BiasAdd.0.forward"),
+    by_scope("one call", "Kernel.Exp.0.forward", "Kernel.Exp.0.forward"),
     by_scope("backward", "Kernel.BiasAdd.1.backward", "Kernel.BiasAdd.0.backward"),
     by_scope("from the forward to the backward", "Kernel.Exp.0.forward", "Kernel.LayerNorm.0.backward"),
     *MODES,
@@ -187,15 +191,36 @@ def test_a_selector_selects_what_it_means(
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_scope_goes_through_a_compiled_cell(tmp_path: Path, runs: Runs, task: str) -> None:
+@pytest.mark.parametrize(
+    ("level", "forward", "backward"),
+    [
+        ("L0", ["Cell.first.act.Tanh.forward.0"], ["Cell.norm.LayerNorm.backward.0"]),
+        (
+            "mix",
+            [
+                "Primitive.tanh.Tanh.0.forward",
+                "Cell.first.act.Tanh.forward.0",
+                "Functional.relu.0.forward",
+                "Jit.CompiledHalf.0.forward",
+            ],
+            [
+                "Primitive.layer_norm.LayerNorm.0.backward",
+                "Cell.norm.LayerNorm.backward.0",
+                "Jit.CompiledHalf.0.backward",
+            ],
+        ),
+    ],
+)
+def test_a_scope_goes_through_a_compiled_cell(
+    tmp_path: Path, runs: Runs, level: str, task: str, forward: list[str], backward: list[str]
+) -> None:
     scope = ["Cell.first.act.Tanh.forward.0", "Cell.second.fc.Dense.forward.0"]
-    found = runs.run(tmp_path / "forward", JIT, "L0", task, {"scope": scope})
-    assert found["pynative/step0/rank"].names == ["Cell.first.act.Tanh.forward.0", "Cell.second.CompiledHalf.forward.0"]
+    found = runs.run(tmp_path / "forward", JIT, level, task, {"scope": scope})
+    assert found["pynative/step0/rank"].names == [*forward, "Cell.second.CompiledHalf.forward.0"]
     assert found["graph/step0/rank"].names == ["Cell.second.fc.Dense.forward.0", "Cell.second.CompiledHalf.forward.0"]
     scope = ["Cell.norm.LayerNorm.backward.0", "Cell.second.act.Tanh.backward.0"]
-    found = runs.run(tmp_path / "backward", JIT, "L0", task, {"scope": scope})
-    names = ["Cell.norm.LayerNorm.backward.0", "Cell.second.CompiledHalf.backward.0"]
-    assert found["pynative/step0/rank"].names == names
+    found = runs.run(tmp_path / "backward", JIT, level, task, {"scope": scope})
+    assert found["pynative/step0/rank"].names == [*backward, "Cell.second.CompiledHalf.backward.0"]
     names = ["Cell.second.act.Tanh.backward.0", "Cell.second.CompiledHalf.backward.0"]
     assert found["graph/step0/rank"].names == names
 

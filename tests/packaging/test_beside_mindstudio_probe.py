@@ -57,7 +57,7 @@ def test_the_mix_is_named_and_its_repair_works(wheels: tuple[str, str], tmp_path
     environment = Environment(tmp_path / "venv")
     environment.pip("install", "--no-deps", theirs)
     environment.pip("install", "--no-deps", ours)
-    remedy = "pip uninstall -y mindstudio-probe msprobe-precision; pip install msprobe-precision"
+    remedy = "pip uninstall -y mindstudio-probe msprobe-precision; pip install msprobe-precision (or mindstudio-probe)"
     assert remedy in environment.say("-c", "import msprobe")
     assert remedy in environment.say("-m", "msprobe", "--version")
     assert remedy in environment.say("-m", "msprobe", "doctor")
@@ -72,6 +72,22 @@ def test_the_mix_is_named_and_its_repair_works(wheels: tuple[str, str], tmp_path
     environment.pip("install", "--force-reinstall", "--no-deps", ours)
     assert environment.say("-c", "import msprobe; print(msprobe.__version__)") == "0.1.0"
     assert environment.say("-m", "msprobe", "--version") == "msprobe 0.1.0 (msprobe-precision)"
+
+
+def test_the_warning_says_what_follows_if_ours_is_removed(wheels: tuple[str, str], tmp_path: Path) -> None:
+    """Then nothing of ours is left to say it: the words come before, and their remedy gives a complete neighbour."""
+    ours, theirs = wheels
+    environment = Environment(tmp_path / "venv")
+    environment.pip("install", "--no-deps", theirs)
+    environment.pip("install", "--no-deps", ours)
+    assert "Do not uninstall only one" in environment.say("-m", "msprobe", "doctor")
+
+    environment.pip("uninstall", "-y", "msprobe-precision")
+    assert "cannot import name" in environment.say("-c", "from msprobe.pytorch import PrecisionDebugger")
+    environment.pip("uninstall", "-y", "mindstudio-probe", "msprobe-precision")
+    environment.pip("install", "--no-deps", theirs)
+    name = environment.say("-c", "import importlib.util as u; print(u.find_spec('msprobe.pytorch').origin)")
+    assert name.endswith("msprobe/pytorch/__init__.py")
 
 
 def test_ours_alone_says_nothing(wheels: tuple[str, str], tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,16 @@ from msprobe.stats import dtypes
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = json.loads((ROOT / "benchmarks" / "versions" / "list.json").read_text())
 BOTH = pytest.mark.parametrize("supported", [PYTORCH, MINDSPORE], ids=lambda one: one.package)
+
+
+def _runner() -> Any:
+    spec = importlib.util.spec_from_file_location("versions_runner", ROOT / "benchmarks" / "versions" / "run.py")
+    assert spec is not None
+    assert spec.loader is not None
+    runner = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = runner  # dataclasses look for it
+    spec.loader.exec_module(runner)
+    return runner
 
 
 def dotted(release: tuple[int, ...]) -> str:
@@ -94,6 +106,25 @@ def test_every_text_has_the_same_range() -> None:
     pythons = sorted({tuple(map(int, row["python"].split("."))) for row in ROWS})
     claimed = sorted(tuple(map(int, one)) for one in re.findall(r"Python :: (3)\.(\d+)", project))
     assert claimed == pythons
+
+
+def test_the_pages_name_the_release_that_has_the_backward_graph() -> None:
+    (need,) = (one for one in framework_versions.NEEDS if one.pattern == "mindspore/test_backward.py::*")
+    release = f"MindSpore {dotted(need.release)}"
+    assert f"| backward records on MindSpore | {release} |" in (ROOT / "docs" / "versions.md").read_text()
+    assert f"The backward graph needs {release}." in (ROOT / "docs" / "mindspore.md").read_text()
+
+
+def test_a_row_of_the_table_has_the_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    runner = _runner()
+    page = tmp_path / "versions.md"
+    page.write_text(f"before\n{runner.BEGIN}\nold\n{runner.END}\nafter\n")
+    monkeypatch.setattr(runner, "PAGE", page)
+    row = runner.Row("3.11", "2.15.0", "2.10.0", date="2026-11-18", commit="0123abcd+", demos={"torch": True}, passed=7)
+    runner.write_page([row])
+    _, _, header, _, line, *_ = page.read_text().splitlines()
+    assert header.endswith("| date | commit |")
+    assert line == "| 3.11 | 2.15.0 | 2.10.0 | work | 7 passed | 2026-11-18 | 0123abcd+ |"
 
 
 def test_the_list_has_both_ends_of_the_range_and_two_between() -> None:

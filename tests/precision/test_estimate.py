@@ -81,7 +81,7 @@ def test_small_gradients_are_lost_in_a_plain_cast(tmp_path: Path, capsys: pytest
     write_dump(tmp_path, data, task="tensor")
     assert main(["precision", str(tmp_path), "--format", "fp16"]) == 1
     said = capsys.readouterr().out
-    assert said.startswith("fp16: keep 1 of 1 product in bf16")
+    assert said.startswith("fp16: keep the only product in bf16: none meets the budget of ")
     assert "  fc: gradients 0.0 dB: 100% become zero\n" in said
     assert answer(capsys, tmp_path, "--format", "mxfp8")[0] == 0
 
@@ -104,6 +104,13 @@ def test_the_budget_decides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert len(found["formats"][0]["keep"]) == 4
     kept = found["formats"][0]["keep_modules"]
     assert sorted(kept) == [f"blocks.{number}.fc" for number in range(4)]
+
+
+def test_a_budget_that_no_product_meets_leaves_no_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["precision", str(written(tmp_path)), "--format", "nvfp4", "--budget", "30dB"]) == 1
+    said = capsys.readouterr().out
+    assert said.startswith("nvfp4: keep all 4 products in bf16: none meets the budget of 30.0 dB (")
+    assert "the others" not in said
 
 
 def test_several_formats_each_have_a_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,6 +178,7 @@ def test_a_file_that_cannot_be_read_is_a_note(tmp_path: Path, capsys: pytest.Cap
     _, found = answer(capsys, dump, "--format", "mxfp8")
     assert len(found["formats"][0]["rows"]) == 11
     assert "1 tensor cannot be read, first: " in found["notes"][0]
+    assert found["messages"]["notes"][0]["id"] == "precision.unread"
 
 
 class Model(torch.nn.Module):

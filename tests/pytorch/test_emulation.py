@@ -26,6 +26,9 @@ def test_torch_and_numpy_emulate_the_same_numbers(form: Format) -> None:
                 wanted = emulate(side, form, weight).astype(np.float32)
                 found = fake_quantise(torch.from_numpy(side), form, weight).numpy()
                 assert np.array_equal(found, wanted)
+                wanted = emulate(side, form, weight, seed=3).astype(np.float32)
+                found = fake_quantise(torch.from_numpy(side), form, weight, seed=3).numpy()
+                assert np.array_equal(found, wanted)
 
 
 def test_every_product_quantises_along_the_axis_over_which_it_adds() -> None:
@@ -49,6 +52,31 @@ def test_every_product_quantises_along_the_axis_over_which_it_adds() -> None:
     assert torch.equal(x.grad.reshape(-1, 48), of_x)
     assert torch.equal(layer.weight.grad, of_weight)
     assert layer.bias.grad == pytest.approx(gradient.reshape(-1, 32).sum(0))
+
+
+def test_only_gradients_are_rounded_stochastically_and_a_run_repeats_itself() -> None:
+    form = BY_NAME["mxfp4"]
+    torch.manual_seed(0)
+    layer, x = torch.nn.Linear(48, 32), torch.randn(16, 48)
+    state = torch.get_rng_state()
+
+    def run(stochastic: bool) -> list[torch.Tensor]:
+        """The output, and the gradient of the weight of two backward passes."""
+        found = []
+        with emulating(form, stochastic=stochastic):
+            for _ in range(2):
+                layer.zero_grad()
+                y = layer(x)
+                y.square().sum().backward()
+                found += [y.detach(), layer.weight.grad.clone()]
+        return found
+
+    nearest, one, again = run(False), run(True), run(True)
+    assert all(map(torch.equal, one, again))
+    assert torch.equal(one[0], nearest[0])
+    assert not torch.equal(one[1], nearest[1])
+    assert not torch.equal(one[1], one[3])
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_only_the_chosen_modules_are_emulated_and_only_inside_the_block() -> None:

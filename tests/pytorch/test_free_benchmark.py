@@ -230,6 +230,13 @@ def test_filters_choose_the_calls(tmp_path):
     assert rows.names == ["Torch.relu.0", "Functional.relu.0"]
 
 
+def test_the_name_of_a_backward_chooses_its_call(tmp_path):
+    x = RAMP.clone().requires_grad_()
+    with checking(tmp_path, "change_value", list=["Torch.exp.1.backward"], fuzz_stage="backward") as rows:
+        torch.exp(torch.exp(x)).sum().backward()
+    assert rows.names == ["Torch.exp.1"]
+
+
 def train(steps=3, debugger=None, low_precision=False):
     torch.manual_seed(5)
     model = torch.nn.Sequential(

@@ -172,7 +172,7 @@ def test_a_planted_overflow_has_its_producer(tmp_path, plant, producer, capsys):
     assert producers(dump)[0] == producer
     assert main(["overflow", str(tmp_path / "dump"), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert set(found) == {"schema", "producer", "overflows"}
+    assert found["message"]["id"] == "overflow.producer"
     assert found["producer"]["name"] == producer
     assert found["producer"]["step"] == 0
     assert found["producer"]["rank"] is None
@@ -382,7 +382,8 @@ def test_a_clean_run_has_none(tmp_path, run, logged, capsys):
         run()
     assert dump.data == {}
     assert main(["overflow", str(tmp_path / "dump"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"schema": "msprobe/overflow/1", "producer": None, "overflows": 0}
+    found = json.loads(capsys.readouterr().out)
+    assert (found["producer"], found["overflows"], found["message"]["id"]) == (None, 0, "overflow.none")
     PrecisionDebugger._current._lifecycle.close()
     assert logged("no call produced NaN or infinity")
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from msprobe.compare.judge.scales import layout_of
 from msprobe.dump.tensor_files.codec import load
 from msprobe.pytorch import PrecisionDebugger
 
@@ -108,3 +109,48 @@ def test_a_tensor_that_cannot_be_dequantised_says_so(tmp_path: Path) -> None:
     debugger.step()
     data = json.loads((tmp_path / "step0/rank/dump.json").read_text())["data"]
     assert "no scale" in data["Functional.linear.0.forward"]["input_args"][1]["unreadable"]
+
+
+class Training(Quantised):
+    """As a tensor of torchao.float8: it stores what its numbers are divided by, and has no `dequantize`."""
+
+    @classmethod
+    def of(cls, values: torch.Tensor) -> Any:
+        scale = 448 / values.abs().max()
+        return cls((values * scale).to(E4M3), scale)
+
+    dequantize = torch.Tensor.dequantize
+
+    def to_original_precision(self) -> torch.Tensor:
+        return self.qdata.to(torch.bfloat16) / self.scale
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        plain = [one.to_original_precision() if isinstance(one, cls) else one for one in args]
+        return func(*plain, **(kwargs or {}))
+
+
+def test_a_scale_that_divides_is_read_as_one(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    numbers = torch.randn(8, 16)
+    item = recorded(tmp_path, Training.of(numbers))
+    assert item["Max"] == float(Training.of(numbers).to_original_precision().max())
+    assert item["quantised"]["scale"]["Max"] == pytest.approx(448 / float(numbers.abs().max()))
+    layout = layout_of(item)
+    assert layout is not None
+    assert layout.highest == pytest.approx(float(numbers.abs().max()) / 448)
+    assert layout.rounding == 2.0**-8
+    times = layout_of(recorded(tmp_path / "times", Quantised.of(numbers)))
+    assert times is not None
+    assert times.highest == pytest.approx(float(numbers.abs().max()) / 448)
+
+
+def recorded(tmp_path: Path, tensor: Any) -> Any:
+    """The record of a tensor, given to a product."""
+    debugger = PrecisionDebugger(dump_path=str(tmp_path), task="statistics", level="L1", step=[0])
+    debugger.start()
+    torch.nn.functional.linear(torch.ones(2, 16).bfloat16(), tensor)
+    debugger.stop()
+    debugger.step()
+    data = json.loads((tmp_path / "step0/rank/dump.json").read_text())["data"]
+    return data["Functional.linear.0.forward"]["input_args"][1]

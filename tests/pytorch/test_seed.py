@@ -25,6 +25,7 @@ def restored(monkeypatch):
         monkeypatch.setenv(name, os.environ.get(name, ""))
         monkeypatch.delenv(name)
     before = {name: getattr(F, name) for name in FUNCTIONS}
+    torch._dynamo.reset()  # all compiled modules share one code object, and eight versions of it are kept
     cudnn = torch.backends.cudnn
     flags = cudnn.deterministic, cudnn.benchmark, cudnn.enabled
     yield

@@ -47,6 +47,7 @@ MODULES = [
     by_list("a part", "fc"),
     by_list("an expression", r"name-regex(Module\.\w+\.act.*)"),
     by_scope("forward", "Module.first.act.Tanh.forward.0", "Module.second.fc.Linear.forward.0"),
+    by_scope("one call", "Module.second.Half.forward.0", "Module.second.Half.forward.0"),
     by_scope("backward", "Module.norm.LayerNorm.backward.0", "Module.second.fc.Linear.backward.0"),
     by_scope("from forward to backward", "Module.norm.LayerNorm.forward.0", "Module.norm.LayerNorm.backward.0"),
     *MODES,
@@ -58,6 +59,7 @@ APIS = [
     by_list("a part of an API", "tanh"),
     by_list("an expression for APIs", r"name-regex(.*\.(relu|exp)\.)"),
     by_scope("forward of APIs", "Functional.relu.0.forward", "Torch.exp.0.forward"),
+    by_scope("one call of an API", "Functional.relu.0.forward", "Functional.relu.0.forward"),
     by_scope("backward of APIs", "Torch.exp.0.backward", "Functional.relu.0.backward"),
     by_scope("from forward to backward of APIs", "Torch.exp.0.forward", "Torch.exp.0.backward"),
 ]

@@ -283,6 +283,27 @@ def test_files_and_checksums(tmp_path, level, way):
     assert weight["before"]["md5"] != weight["after"]["md5"]
 
 
+@pytest.mark.parametrize("way", ["hand", "foreach"])
+@pytest.mark.parametrize(
+    ("task", "section"),
+    [
+        ("tensor", {"data_mode": ["forward"]}),
+        ("tensor", {"data_mode": ["backward"]}),
+        ("tensor", {"data_mode": ["input"]}),
+        ("tensor", {"data_mode": ["output"]}),
+        ("statistics", {"tensor_list": ["weight"]}),
+    ],
+)
+def test_a_filter_leaves_out_the_files_and_keeps_the_numbers(tmp_path, way, task, section):
+    model = net()
+    with collecting(tmp_path, model, level="mix", task=task, section=section) as dump:
+        model(torch.ones(2, 4)).sum().backward()
+        WAYS[way](model)
+    weight = updates(dump)[0]["parameters"]["0.weight"]
+    assert_same(weight["after"], model[0].weight)
+    assert not list(tmp_path.rglob("update.*"))
+
+
 def test_no_update_no_event(tmp_path):
     model = net()
     with collecting(tmp_path / "forward", model, level="mix") as dump:

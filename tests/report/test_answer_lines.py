@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -130,3 +132,55 @@ def test_what_to_do_next_does_not_contradict_the_answer(tmp_path: Path) -> None:
     assert "load or initialise" not in found.origin.next
     assert "between the two steps" in found.origin.next
     assert len(starting_with(answer(found), "used at")) == 1
+
+
+def test_an_argument_of_a_library_is_looked_for_where_the_module_is_made(tmp_path: Path) -> None:
+    """LayerNorm passes its eps itself; an argument in a line of the script is looked for there."""
+    dumps = [recorded(tmp_path / f"eps{eps}", nn.LayerNorm(8, eps=eps), steps=1) for eps in (1e-2, 1e-5)]
+    (said,) = starting_with(answer(compare(*dumps)), "next")
+    assert "look where the module is made" in said
+    acts: list[Act] = [lambda x: F.gelu(x, approximate="tanh"), lambda x: F.gelu(x, approximate="none")]
+    dumps = [recorded(tmp_path / f"gelu{place}", act, steps=1) for place, act in enumerate(acts)]
+    (said,) = starting_with(answer(compare(*dumps)), "next")
+    assert "find where the two runs get this argument from" in said
+
+
+def test_the_counts_say_in_words_why_rows_were_not_compared(tmp_path: Path) -> None:
+    dumps = [recorded(tmp_path / name, steps=1) for name in ("target", "golden")]
+    found = replace(compare(*dumps), reasons=Counter({"rounding": 3, "unmatched": 1}))
+    (said,) = (line for line in answer(found) if line.startswith("Rows: "))
+    assert said.endswith("(3 gradients that are only rounding, 1 unmatched)")
+
+
+class Scaled(nn.Module):
+    def __init__(self, eps: float) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(4, eps=eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.norm(x)
+        return result
+
+
+def dumped(root: Path, model: nn.Module) -> Path:
+    debugger = PrecisionDebugger(dump_path=str(root), task="statistics", level="mix", step=[0])
+    debugger.start(model)
+    model(torch.arange(8.0).reshape(2, 4)).square().sum().backward()
+    debugger.stop()
+    debugger.step()
+    return root
+
+
+def test_the_line_that_makes_the_module_is_said_if_a_library_makes_the_call(tmp_path: Path) -> None:
+    found = compare(dumped(tmp_path / "target", Scaled(1e-2)), dumped(tmp_path / "golden", Scaled(1e-5)))
+    assert found.origin is not None
+    (line,) = starting_with(answer(found), "made at")
+    assert line == f"  made at {found.origin.made}"
+    assert line.endswith(": self.norm = nn.LayerNorm(4, eps=eps)")
+    own = Scaled(1e-5)
+    with torch.no_grad():
+        own.norm.weight.add_(0.5)
+    found = compare(dumped(tmp_path / "weight", own), tmp_path / "golden")
+    assert found.origin is not None
+    assert found.origin.kind == "weight"
+    assert str(found.origin.made).endswith("eps=eps)")

@@ -59,9 +59,23 @@ def test_the_answer_is_a_sentence_and_a_table(tmp_path: Path) -> None:
     assert done.stderr.count("the script has ended") == 2
 
 
+def test_gradients_can_be_rounded_stochastically_and_the_run_repeats_itself(tmp_path: Path) -> None:
+    words = ("--emulate", "mxfp4", "--steps", "3", "--json")
+    nearest, one, again = (
+        json.loads(run(tmp_path, *words, *more, "train.py", "3").stdout)["runs"]
+        for more in ((), ("--stochastic",), ("--stochastic",))
+    )
+    assert [run["stochastic"] for run in one] == [False, True]
+    assert one == again
+    assert one[0] == nearest[0]
+    assert one[1]["losses"][0] == nearest[1]["losses"][0]  # the forward is the same
+    assert one[1]["losses"][1:] != nearest[1]["losses"][1:]
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
+        (["dump", "--format", "mxfp8", "--stochastic"], "--keep and --stochastic are for --emulate"),
         (["--emulate", "mxfp8"], "give a SCRIPT, or -m MODULE, after the options of msprobe"),
         (["--emulate", "fp9", "train.py"], "'fp9' is not a format; known: fp16"),
         (["--emulate", "mxfp8", "none.py"], "cannot read none.py: there is no such file"),

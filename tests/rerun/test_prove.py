@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from json_schemas import check_schema
 from msprobe.cli import main
 
 from .faulty import FAULTS, IMAGE_FAULTS, OTHERS, PAIRS, SCRIPTS
@@ -61,6 +62,7 @@ def test_a_fault_is_proved_at_its_call(place: Path, fault: str) -> None:
     if fault in QUICK:
         assert errors.count("run ") == 2
         assert proof["differing"] > cause["left"] == 0
+        check_schema("prove", proof)
 
 
 @pytest.mark.slow
@@ -114,6 +116,21 @@ def test_without_tensors_it_says_how_to_collect_them(place: Path) -> None:
     assert "Proved: with Functional.layer_norm.1.forward replaced" in done.stdout
 
 
+def test_the_share_of_a_number_that_the_script_prints_at_its_end(place: Path) -> None:
+    (place / "score.py").write_text(SCRIPTS["attention"] + "\nprint('score: 0')\nprint('score:', loss.item() * 2)\n")
+    good = subprocess.run([sys.executable, "score.py"], cwd=place, capture_output=True, text=True, check=True)
+    golden = float(good.stdout.split()[-1])
+    words = ["--golden", "golden_tensor", "--number", f"score={golden!r}", "-o", "scored", "score.py", "eps"]
+    done = _run(place, "prove", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"the run is the same (bit for bit, score {golden:.6g})" in done.stdout
+    assert "share   100% of the difference of score (" in done.stdout
+    proof = json.loads((place / "scored" / "proof.json").read_text())
+    assert (proof["number"], proof["step"], proof["golden"], proof["after"]) == ("score", None, golden, [golden])
+    assert proof["target"] != golden
+    assert done.stdout.count("score: ") == 4  # the output of both runs passes through
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -121,6 +138,15 @@ def test_without_tensors_it_says_how_to_collect_them(place: Path) -> None:
         (["--golden", "golden_tensor", "missing.py"], "cannot read missing.py"),
         (["--golden", "golden_tensor"], "give a SCRIPT"),
         (["--golden", "golden_tensor", "ends.py"], "recorded nothing"),
+        (["--golden", "golden_tensor", "short.py"], "the target has no step 1"),
+        (["--golden", "golden_tensor", "seeded.py"], "but the seeds differ: 1 and 0"),
+        (["--golden", "golden_tensor", "--number", "score", "train.py"], "--number needs TEXT=VALUE"),
+        (["--golden", "golden_tensor", "--number", "score=nan", "train.py"], "--number needs TEXT=VALUE"),
+        (["--golden", "golden_tensor", "--number", "score=1", "train.py"], "printed no number after 'score'"),
+        (
+            ["--golden", "golden_tensor", "--target", "golden_tensor", "--number", "a=1", "train.py"],
+            "leave out --target",
+        ),
     ],
 )
 def test_bad_input_gets_one_sentence(
@@ -128,6 +154,8 @@ def test_bad_input_gets_one_sentence(
 ) -> None:
     monkeypatch.chdir(place)
     (place / "ends.py").write_text("import sys")
+    (place / "short.py").write_text(SCRIPTS["attention"].replace("in range(2)", "in range(1)"))
+    (place / "seeded.py").write_text(SCRIPTS["attention"].replace("manual_seed(0)", "manual_seed(1)"))
     assert main(["prove", *words]) == 2
     errors = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("[msprobe]")]
     assert len(errors) == 1

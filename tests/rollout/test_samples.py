@@ -174,7 +174,8 @@ def test_the_commands_check_and_collect(llama, roll, tmp_path, capsys):
     assert main(["rollout", "check", str(samples), "--model", str(llama[0])]) == 0
     assert "The log-probs fit the model" in capsys.readouterr().out
     assert main(["rollout", "check", str(samples), "--model", str(llama[0]), "--json", "--limit", "2"]) == 0
-    assert json.loads(capsys.readouterr().out)["logprobs"]["tokens"] == 8
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["logprobs"]["tokens"], answer["message"]["id"]) == (8, "rollout.fits")
     assert main(["rollout", "trainer", str(samples), "--model", str(llama[0]), "-o", str(tmp_path / "t")]) == 0
     capsys.readouterr()
     assert main(["compare", str(dump), str(tmp_path / "t")]) == 0

@@ -223,6 +223,8 @@ def test_the_command_prints_the_answer(tmp_path, capsys):
     assert row.startswith("differs  model.norm.weight ")
     assert "one element of " in row
     assert main(["weights", str(good), str(bad), "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["tensors"][0]["name"] == "model.norm.weight"
+    (tensor,) = json.loads(capsys.readouterr().out)["tensors"]
+    assert (tensor["name"], tensor["message"]["id"]) == ("model.norm.weight", "weights.differs")
+    assert tensor["message"]["arguments"]["what"]["arguments"]["row"] == 3
     assert main(["weights", str(good), str(tmp_path / "nothing")]) == 2
     assert "does not exist" in capsys.readouterr().err

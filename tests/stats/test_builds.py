@@ -5,6 +5,7 @@ Every build must print the same bits for the same cases as the extension that th
 
 from __future__ import annotations
 
+import math
 import shutil
 import struct
 import subprocess
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 from tests.stats.tensors import RAW, Tensor, dtypes_finite, random_tensor, special_bits
 
-from msprobe.stats import CRC, LOW_PRECISION, STATS, XOR, Stats, dtypes
+from msprobe.stats import CRC, LOW_PRECISION, ORDER, STATS, XOR, Stats, dtypes
 from msprobe.stats.dtypes import BOOL, INT, UINT
 
 kernel = pytest.importorskip("msprobe.stats._kernel", reason="the C kernel is not built: nothing to compare with")
@@ -23,7 +24,7 @@ kernel = pytest.importorskip("msprobe.stats._kernel", reason="the C kernel is no
 HERE = Path(__file__).parent
 ROOM = HERE.parents[1] / "src" / "msprobe" / "stats"
 SOURCE, INCLUDE = ROOM / "native", ROOM / "native" / "include"
-CORE = [SOURCE / f"{name}.c" for name in ("measure", "ranges", "chunks", "layout", "tiles", "crc32")]
+CORE = [SOURCE / f"{name}.c" for name in ("measure", "order", "ranges", "chunks", "layout", "tiles", "crc32")]
 FLAGS = [
     "-std=gnu11",
     "-fno-math-errno",
@@ -55,13 +56,14 @@ def _cases() -> list[tuple[Tensor, int, int]]:
             data = b"".join(int(value).to_bytes(size, "little") for value in chosen)
             raws.append(np.frombuffer(data, RAW[row.itemsize]))
         for raw in raws:
-            found.append((Tensor(row, raw), STATS | CRC | XOR, 1))
+            found.append((Tensor(row, raw), STATS | ORDER | CRC | XOR, 1))
             found.append((Tensor(row, raw), STATS | LOW_PRECISION, 1))
         grid = raws[-1][: 24 * 35].reshape(4, 6, 35)
         for view in (grid.T, grid[::-1, ::2], grid[:, 1:3, ::-3], np.broadcast_to(grid[:, None], (4, 3, 6, 35))):
+            found.append((Tensor(row, view), STATS | ORDER, 1))
             found.append((Tensor(row, view), STATS | CRC | XOR, 1))
     threaded = random_tensor(dtypes.BY_NAME["float32"], 1_300_000).raw
-    return [*found, (Tensor(dtypes.BY_NAME["float32"], threaded), STATS | CRC, 3)]
+    return [*found, (Tensor(dtypes.BY_NAME["float32"], threaded), STATS | ORDER | CRC, 3)]
 
 
 CASES = _cases()
@@ -112,6 +114,7 @@ def _check(text: str) -> None:
         assert [int(field) for field in fields[10:15]] == list(c[4:9]), about
         assert int(fields[15], 16) == (c.crc or 0), about
         assert int(fields[16], 16) == (c.xor or 0), about
+        assert fields[17] == _bits(math.nan if c.order is None else c.order), about
 
 
 def _build(compiler: str, target: Path, *flags: str) -> None:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.stats.tensors import RAW, Tensor, random_tensor, raw_of, tensors
 
-from msprobe.stats import CRC, LOW_PRECISION, STATS, XOR, Stats, dtypes, python_kernel
+from msprobe.stats import CRC, LOW_PRECISION, ORDER, STATS, XOR, Stats, dtypes, python_kernel
 from msprobe.stats.dtypes import FLOAT, Dtype
 
 kernel = pytest.importorskip("msprobe.stats._kernel", reason="the C kernel is not built: nothing to compare")
@@ -28,7 +28,8 @@ def _same(ours: float, theirs: float, allowed: float) -> bool:
 
 def assert_same(c: Stats, python: Stats, row: Dtype, low_precision: bool = False) -> None:
     """Equal except for rounding: of float64 sums, or (LOW_PRECISION) of the last place of the dtype."""
-    assert c[4:] == python[4:]
+    assert c[4:-1] == python[4:-1]
+    assert (c.order is None) == (python.order is None)
     assert (c.mean is None) == (python.mean is None)
     assert (c.norm is None) == (python.norm is None)
     assert type(c.max) is type(python.max)
@@ -49,6 +50,8 @@ def assert_same(c: Stats, python: Stats, row: Dtype, low_precision: bool = False
     tiny = row.smallest_normal * relative if low_precision and row.smallest_normal else 1e-322
     scale = python.norm if math.isfinite(python.norm) else row.largest
     assert _same(c.norm, python.norm, python.norm * relative + tiny)
+    if c.order is not None and python.order is not None:
+        assert _same(c.order, python.order, 3 * c.count**0.5 * python.norm * 1e-15 + 1e-322)
     if row.kind in (dtypes.INT, dtypes.UINT):
         assert c.mean == python.mean
     else:
@@ -62,10 +65,11 @@ def test_any_bits_in_any_layout(row: Dtype, data: st.DataObject) -> None:
     tensor = data.draw(tensors(row))
     for level in LEVELS:
         kernel.select(level)
-        c = kernel.measure(*tensor.args, STATS | CRC | XOR)
-        assert_same(c, python_kernel.measure(*tensor.args, STATS | CRC | XOR), row)
+        c = kernel.measure(*tensor.args, STATS | ORDER | CRC | XOR)
+        assert_same(c, python_kernel.measure(*tensor.args, STATS | ORDER | CRC | XOR), row)
         assert c.crc == zlib.crc32(tensor.raw.tobytes())
-        assert_same(kernel.measure(*tensor.args, STATS), python_kernel.measure(*tensor.args, STATS), row)
+        for want in (STATS, STATS | ORDER):
+            assert_same(kernel.measure(*tensor.args, want), python_kernel.measure(*tensor.args, want), row)
         assert kernel.render(*tensor.args, CRC) == python_kernel.render(*tensor.args, CRC)
 
 
@@ -82,7 +86,7 @@ def test_low_precision(row: Dtype, data: st.DataObject) -> None:
 @pytest.mark.parametrize("count", [15, 16, 17, 4095, 4096, 4097, 10_000, 2**18 - 1, 2**18, 2**18 + 5, 700_001])
 def test_around_the_ends_of_lanes_tiles_and_chunks(row: Dtype, count: int) -> None:
     tensor = random_tensor(row, count, seed=count)
-    want = STATS | CRC | XOR
+    want = STATS | ORDER | CRC | XOR
     python = python_kernel.measure(*tensor.args, want)
     first = None
     for level in LEVELS:
@@ -100,12 +104,12 @@ def test_the_number_of_threads_changes_nothing(name: str, layout: str) -> None:
     raw = random_tensor(row, 2100 * 2100).raw.reshape(2100, 2100)
     raw = {"contiguous": raw, "transposed": raw.T, "every second": raw[:, ::2], "reversed": raw[::-1]}[layout]
     tensor = Tensor(row, raw)
-    want = STATS | CRC | XOR
-    alone = kernel.measure(*tensor.args, want, 1)
-    assert alone.crc == zlib.crc32(raw.tobytes())
-    assert_same(alone, python_kernel.measure(*tensor.args, want), row)
-    for threads in (0, 2, 3, 64):
-        assert kernel.measure(*tensor.args, want, threads) == alone
+    for want in (STATS | ORDER | CRC | XOR, STATS | ORDER):
+        alone = kernel.measure(*tensor.args, want, 1)
+        assert alone.crc == (zlib.crc32(raw.tobytes()) if want & CRC else None)
+        assert_same(alone, python_kernel.measure(*tensor.args, want), row)
+        for threads in (0, 2, 3, 64):
+            assert kernel.measure(*tensor.args, want, threads) == alone
 
 
 NARROW = [row for row in dtypes.TABLE if row.kind == FLOAT and row.itemsize <= 2]

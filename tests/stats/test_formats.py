@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from msprobe.stats.formats import BFLOAT16, BY_NAME, E2M1, E4M3, E5M2, FLOAT16, TABLE, Element, cast, emulate
+from msprobe.stats.stochastic import RANGE, draw
 
 Array = np.ndarray[Any, Any]
 MATRIX = np.random.default_rng(0).normal(size=(130, 200)).astype(np.float32)
@@ -72,3 +73,37 @@ def test_an_outlier_hurts_only_its_block() -> None:
     assert kept[1].all()
     assert not emulate(spoiled, BY_NAME["nvfp4-1x16"])[0, 1:16].any()
     assert not emulate(spoiled, BY_NAME["nvfp4"], weight=True)[1, :16].any()
+
+
+@pytest.mark.parametrize("element", [FLOAT16, BFLOAT16, E4M3, E5M2, E2M1], ids=lambda one: one.name)
+def test_stochastic_rounding_keeps_what_the_type_has_and_is_right_in_the_mean(element: Element) -> None:
+    values = np.random.default_rng(2).normal(size=40) * min(element.largest / 8, 1000)
+    kept = cast(values, element)
+    assert np.array_equal(cast(kept, element, seed=7), kept)
+    draws = np.stack([cast(values, element, seed) for seed in range(4000)])
+    lower, upper = draws.min(0), draws.max(0)
+    steps = upper - lower
+    assert ((lower <= values) & (values <= upper)).all()
+    assert np.array_equal(cast(np.stack([lower, upper]), element), np.stack([lower, upper]))
+    assert (np.isin(draws, np.stack([lower, upper]))).all()
+    assert (np.abs(draws.mean(0) - values) <= 5 * 0.5 * steps / np.sqrt(len(draws))).all()
+    assert steps.max() > 0
+
+
+def test_stochastic_rounding_repeats_itself_and_each_seed_draws_its_own() -> None:
+    form = BY_NAME["nvfp4"]
+    one = emulate(MATRIX, form, seed=1)
+    assert np.array_equal(one, emulate(MATRIX, form, seed=1))
+    assert not np.array_equal(one, emulate(MATRIX, form, seed=2))
+    mean = np.mean([emulate(MATRIX, form, seed=seed) for seed in range(60)], axis=0)
+    nearest = np.square(emulate(MATRIX, form) - MATRIX).sum()
+    assert np.square(mean - MATRIX).sum() < 0.1 * nearest < np.square(one - MATRIX).sum()
+
+
+def test_the_draws_of_stochastic_rounding_are_even_and_do_not_depend_on_each_other() -> None:
+    draws = np.stack([draw(np.arange(4096), seed) for seed in range(64)]) / RANGE
+    assert 0 <= draws.min() < 1e-4
+    assert 1 - 1e-4 < draws.max() < 1
+    assert np.histogram(draws, 16, (0, 1))[0] == pytest.approx([draws.size / 16] * 16, rel=0.03)
+    assert abs(np.corrcoef(draws) - np.eye(64)).max() < 0.08
+    assert abs(np.corrcoef(draws[:, :-1].ravel(), draws[:, 1:].ravel())[0, 1]) < 0.01

@@ -94,7 +94,7 @@ def test_a_scalar(backend: ModuleType) -> None:
 @BOTH
 def test_an_empty_tensor(backend: ModuleType) -> None:
     tensor = torch.empty(3, 0)
-    assert measure(backend, tensor, STATS | CRC | XOR) == (None, None, None, None, 0, 0, 0, 0, 0, 0, 0)
+    assert measure(backend, tensor, STATS | CRC | XOR) == (None, None, None, None, 0, 0, 0, 0, 0, 0, 0, None)
     text = '"Max": null, "Min": null, "Mean": null, "Norm": null'
     assert render(backend, tensor, STATS | CRC) == (text, "00000000", 0)
     assert render(backend, tensor, XOR) == ("", "0x0000000000000000", 0)

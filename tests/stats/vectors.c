@@ -5,6 +5,7 @@
 #include "core.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,9 +43,10 @@ int main(int argc, char **argv) {
         int status = mp_measure(data + head[4], (int)head[0], (int)head[3], shape, strides,
                                 (unsigned)head[1] | MP_ZEROS, (int)head[2], NULL, &r);
         printf("%d %d %016" PRIx64 " %016" PRIx64 " %016" PRIx64 " %016" PRIx64 " %" PRId64 " %" PRId64 " %" PRIu64
-               " %" PRIu64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %08x %016" PRIx64 "\n",
+               " %" PRIu64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %08x %016" PRIx64
+               " %016" PRIx64 "\n",
                status, r.kind, bits(r.max), bits(r.min), bits(r.mean), bits(r.norm), r.imax, r.imin, r.umax, r.umin,
-               r.nan, r.posinf, r.neginf, r.zero, r.count, (unsigned)r.crc, r.xor64);
+               r.nan, r.posinf, r.neginf, r.zero, r.count, (unsigned)r.crc, r.xor64, bits(r.ordered ? r.order : NAN));
         free(data);
     }
     fclose(file);

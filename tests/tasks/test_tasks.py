@@ -12,7 +12,7 @@ from msprobe.collect.run.lifecycle import UsageError
 from msprobe.collect.task import find_hooks
 from msprobe.config import load
 from msprobe.config.schema import MATRIX
-from msprobe.stats import CRC, LOW_PRECISION, STATS, XOR
+from msprobe.stats import CRC, LOW_PRECISION, ORDER, STATS, XOR
 from msprobe.tasks import make_task, refuse_other_tasks, task_names
 
 
@@ -48,7 +48,7 @@ def test_a_framework_without_the_hooks_of_a_task_does_not_run_it_as_plain_record
 @pytest.mark.parametrize(
     ("section", "flags"),
     [
-        ({}, STATS),
+        ({}, STATS | ORDER),
         ({"summary_mode": "md5"}, STATS | CRC),
         ({"summary_mode": "xor"}, XOR),
     ],
@@ -60,7 +60,7 @@ def test_a_task_says_which_statistics_its_records_have(tmp_path, section, flags)
 def test_low_precision_is_asked_for_by_its_key(tmp_path):
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"task": "statistics", "precision": "low", "dump_path": str(tmp_path / "dump")}))
-    assert make_task(load("pytorch", str(file))).statistics == STATS | LOW_PRECISION
+    assert make_task(load("pytorch", str(file))).statistics == STATS | ORDER | LOW_PRECISION
 
 
 def test_the_check_of_a_dump_is_not_a_task_that_collects(tmp_path):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -134,10 +136,12 @@ def test_the_plot_zooms_and_the_lanes_choose_a_step(open_view: Open, pair: tuple
     zoomed = wait_for_count(page, f"n < {total}")
     assert abs(zoomed / total - 100 / (box["width"] - 52)) < 0.05
     assert "zoomed" in page.inner_text("#count")
+    page.reload()
+    wait_for_count(page, f"n === {zoomed}")  # the address has the zoom
     page.click("#whole")
     wait_for_count(page, f"n === {total}")
     lanes = page.locator("#lanes").bounding_box()
-    page.mouse.click(lanes["x"] + 60, lanes["y"] + lanes["height"] * 0.75)
+    page.mouse.click(lanes["x"] + lanes["width"] * 0.8, lanes["y"] + lanes["height"] / 2)
     half = wait_for_count(page, f"n < {total}")
     assert half == total // 2
     assert page.eval_on_selector("#unit", "e => e.value") == "1"
@@ -320,6 +324,9 @@ def test_light_dark_two_languages_and_help(open_view: Open, pair: tuple[Path, Pa
     assert page.evaluate("document.documentElement.lang") == "zh"
     assert "数据行" in page.inner_text("#tabs")
     assert "起点" in page.inner_text(".sentence")
+    if shutil.which("fc-list"):
+        fonts = subprocess.run(["fc-list", ":lang=zh"], capture_output=True, check=True).stdout
+        assert ("no Chinese font" in page.inner_text("#message")) == (not fonts)
     page.click("#language")
     assert "Rows" in page.inner_text("#tabs")
     page.keyboard.press("?")

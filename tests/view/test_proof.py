@@ -50,6 +50,12 @@ def test_a_proof_shows_its_causes_what_became_the_same_and_their_shares(open_vie
     assert page.inner_text(".sentence").startswith("已证实")
 
 
+def test_a_number_that_the_script_printed_has_its_name(tmp_path: Path) -> None:
+    facts = dict(open_material(written(tmp_path / "proof", number="accuracy <b>", step=None)).answer.facts)
+    assert facts["printed"] == "accuracy <b>: 1.5 → 1.1 → 1, golden 1"
+    assert "loss" not in facts
+
+
 def test_what_is_not_the_cause_is_not_green(open_view: Open, tmp_path: Path) -> None:
     proof = written(tmp_path / "proof", verdict="not the cause", rest="linear.2 differs", causes=PROOF["causes"][1:])
     page = open_view(proof).page

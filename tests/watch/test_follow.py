@@ -10,6 +10,7 @@ import sys
 import pytest
 import torch
 
+from json_schemas import check_schema
 from msprobe.pytorch import Monitor
 
 
@@ -34,7 +35,11 @@ def test_an_alarm_is_printed_while_the_run_goes_on(tmp_path, options):
         monitor.step(loss=float("nan"))
         came = reader.stdout.readline()
         if options:
-            assert {"step": 1, "rank": 0, "rule": "nan", "target": "loss"}.items() <= json.loads(came).items()
+            alarm = json.loads(came)
+            check_schema("watch-alarm", alarm)
+            assert {"step": 1, "rank": 0, "rule": "nan", "target": "loss"}.items() <= alarm.items()
+            assert alarm["message"]["id"] == "alarm.at"
+            assert alarm["message"]["arguments"]["what"]["arguments"] == {"loss": "nan", "usual": "1"}
         else:
             assert came == "step 1  rank 0  nan  At step 1 the loss is nan; it was about 1.\n"
         reader.send_signal(signal.SIGINT)

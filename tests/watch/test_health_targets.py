@@ -399,17 +399,6 @@ def test_a_wrong_configuration_is_refused_with_the_remedy(config, words):
     assert words in str(error.value)
 
 
-def test_mindspore_says_that_the_targets_have_no_effect(tmp_path, logged):
-    from mindspore import nn as ms
-
-    from msprobe.mindspore import Monitor as MindSporeMonitor
-
-    network = ms.Dense(2, 2)
-    monitor = MindSporeMonitor(network, None, {"dump_path": str(tmp_path), "targets": ["outliers", "quantisation"]})
-    monitor.close()
-    assert logged("the target outliers, quantisation has no effect with MindSpore")
-
-
 def test_a_causal_mask_hides_exactly_the_later_tokens():
     query = torch.eye(6)[None, None]
     key = torch.zeros(1, 1, 6, 6)

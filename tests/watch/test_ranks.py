@@ -42,7 +42,7 @@ def test_a_rank_that_starts_with_another_seed_is_named(tmp_path):
     assert (found[0].step, found[0].target) == (0, "weight/0.weight")  # of two ranks none is the odd one
     assert "on rank 0" in found[0].sentence
     assert "on rank 1" in found[0].sentence
-    assert "another seed?" in found[0].sentence
+    assert "a different seed?" in found[0].sentence
 
 
 def numbers(printed, word):

@@ -134,6 +134,8 @@ def test_a_missing_reduction_is_seen_at_the_first_step(framework, tmp_path, monk
     found = json.loads(capsys.readouterr().out.splitlines()[0])["alarms"]
     assert (found[0]["step"], found[0]["rule"]) == (0, "ranks")
     assert found[0]["target"].startswith("weight/")
+    assert found[0]["message"]["id"] == "alarm.ranks"
+    assert found[0]["message"]["arguments"]["others"]["text"] == f"rank {1 - found[0]['rank']}"
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

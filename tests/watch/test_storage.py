@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gc
+import json
 import os
 import signal
 import sqlite3
@@ -19,11 +20,12 @@ import torch
 
 from msprobe.cli import main
 from msprobe.dump.errors import DumpError
+from msprobe.messages import Message
 from msprobe.pytorch import Monitor
 from msprobe.watch.alarms.alarm import Alarm
 from msprobe.watch.reading.run import Run
-from msprobe.watch.store import ABSENT, Store
-from msprobe.watch.targets import Target
+from msprobe.watch.store import ABSENT, ALARMS_WITHOUT_MESSAGES, Store
+from msprobe.watch.targets import SCALAR, Target
 
 SCRIPT = Path(__file__).with_name("train_until_killed.py")
 STATISTICS = ("norm", "max", "nan")
@@ -125,6 +127,40 @@ def test_a_run_that_goes_on_keeps_what_was_before_its_first_step(tmp_path):
     steps, values = Run(tmp_path).ranks[0].curve("grad", "layer0", "norm")
     assert steps.tolist() == list(range(7))
     assert values[-1] == 60
+
+
+def test_an_alarm_keeps_its_message(tmp_path):
+    said = Message("alarm.at", step=1, target=Message("target.loss"), what=Message("alarm.loss_nan", loss="nan"))
+    store = Store(tmp_path / "watch.sqlite", {}, 1 << 30, None)
+    store.write(1, np.empty(0), [Alarm(1, "nan", SCALAR, "loss", said)])
+    store.close()
+    (alarm,) = Run(tmp_path).alarms()
+    assert (alarm.sentence, alarm.as_json()["message"]) == (said, said.as_json())
+    with sqlite3.connect(tmp_path / "watch.sqlite") as database:
+        database.execute("UPDATE alarms SET sentence = 'something else'")
+    database.close()
+    (alarm,) = Run(tmp_path).alarms()
+    assert (alarm.sentence, "message" in alarm.as_json()) == ("something else", False)
+
+
+def test_a_run_of_an_older_msprobe_is_read_and_goes_on(tmp_path, capsys):
+    """Its alarms are text without messages."""
+    made(tmp_path, 4, targets=1, alarm_at=(1,))
+    file = tmp_path / "watch.sqlite"
+    with sqlite3.connect(file) as database:
+        rows = [row[:-1] for row in database.execute("SELECT * FROM alarms")]
+        database.execute("DROP TABLE alarms")
+        database.execute(ALARMS_WITHOUT_MESSAGES)
+        database.executemany(f"INSERT INTO alarms VALUES ({', '.join('?' * 11)})", rows)
+    database.close()
+    assert main(["watch", str(tmp_path), "--json"]) == 1
+    (alarm,) = json.loads(capsys.readouterr().out)["alarms"]
+    assert "message" not in alarm
+    store = Store(file, {}, 1 << 30, keep_before=3)
+    store.add_alarms([Alarm(3, "nan", SCALAR, "loss", Message("alarm.loss_nan", loss="nan"))])
+    store.close()
+    old, new = Run(tmp_path).alarms()
+    assert (old.sentence, new.as_json()["message"]["id"]) == (alarm["sentence"], "alarm.loss_nan")
 
 
 def test_a_new_run_sets_the_old_one_aside(tmp_path):
@@ -230,6 +266,7 @@ HARMS = {
     "one huge step": "UPDATE steps SET numbers = zeroblob(100000000) WHERE step = 1",
     "around": "UPDATE alarms SET around = '[5]'",
     "sentence": "UPDATE alarms SET sentence = x'ff'",
+    "message": "UPDATE alarms SET message = '['",
     "settings": "INSERT INTO meta VALUES ('alarms', '[]')",
     "no table": "DROP TABLE steps",
 }

@@ -17,6 +17,7 @@ from msprobe.graphdump.files.directory import Tensor
 from msprobe.graphdump.files.statistics import Statistics
 from msprobe.graphdump.graphs.operators import Key, Operator
 from msprobe.graphdump.reader import GraphDump
+from msprobe.messages import Message
 from msprobe.stats.finiteness import FINITE, INFINITE, NAN
 
 Run = tuple[Key, Optional[int]]
@@ -32,7 +33,7 @@ def analyse_graph(dump: GraphDump) -> OverflowAnalysis:
         overflows += [event for event in events if event.overflow]
         if producer is None:
             producer, inside = find_first(events)
-    notes = [*(f"{note}." for note in dump.notes), *reading.notes]
+    notes = [*(Message("note.sentence", text=note) for note in dump.notes), *reading.notes]
     return OverflowAnalysis(overflows, producer, inside, reading.judged, notes)
 
 
@@ -84,7 +85,7 @@ class _Reading:
         rank = operator.rank
         given = self._given(operator, tensors, iteration)
         if given is None:
-            self.notes["some inputs were not dumped: the producer of an overflow is not always known."] = None
+            self.notes[Message("overflow.not_dumped")] = None
         handed_in = given == INFINITE and rank not in self._made_infinity
         overflow = worst != FINITE and not (handed_in and worst == INFINITE)
         if overflow and worst == INFINITE:

@@ -22,6 +22,7 @@ from msprobe.dump.items import read_number
 from msprobe.dump.names import BACKWARD, FORWARD, PARAMETERS_GRAD, Name, callee_of, forward_of, is_module, parse_name
 from msprobe.dump.reader import RankDump, leaves
 from msprobe.dump.stack_frames import source_line
+from msprobe.messages import Message
 from msprobe.stats.finiteness import FINITE, INFINITE, NAN
 from msprobe.stats.own_infinities import MOVES, TURNS
 
@@ -37,6 +38,14 @@ class OverflowAnalysis:
     inside_collective: bool
     judged: int
     notes: list[str]
+
+    @property
+    def sentence(self) -> Message:
+        if not self.overflows:
+            return Message("overflow.none")
+        if self.producer is None:
+            return Message("overflow.no_producer")
+        return Message("overflow.producer", call=self.producer.name, place=self.producer.label)
 
 
 _PRODUCT_NAMES = """
@@ -64,7 +73,7 @@ def analyse(ranks: list[RankDump]) -> OverflowAnalysis:
                 unread.append(error)
                 continue
             judged += count
-            notes += [f"{rank.label}: {trouble}." for trouble in rank.troubles]
+            notes += [Message("note.sentence_at", place=rank.label, text=trouble) for trouble in rank.troubles]
             events += seen
         overflows += [event for event in events if event.overflow]
         if producer is None or producer.discarded:

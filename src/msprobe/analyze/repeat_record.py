@@ -134,5 +134,7 @@ def ulps(values: Any, wide: Any, dtype: str) -> Optional[float]:
     with np.errstate(all="ignore"):
         size = np.maximum(np.abs(wide), smallest)
         spacing = np.exp2(np.floor(np.log2(size)) - row.mantissa)
-        found = np.where(values == wide, 0.0, np.abs(values - wide) / spacing)
+        alike = (values == wide) | (np.isnan(values) & np.isnan(wide))
+        found = np.where(alike, 0.0, np.abs(values - wide) / spacing)
+    found[np.isnan(found)] = np.inf  # a NaN or infinity against something else
     return float(np.max(found, initial=0.0))

@@ -14,6 +14,7 @@ from msprobe.dump.errors import DumpError
 from msprobe.dump.names import parse_api_name
 from msprobe.dump.reader import RankDump
 from msprobe.dump.record_keys import FORWARD_ARGS, FORWARD_KWARGS, INPUT_ARGS, INPUT_KWARGS
+from msprobe.messages import Argument, Message
 
 
 class Replayed(NamedTuple):
@@ -50,11 +51,11 @@ def replay(rank: RankDump, name: str) -> Replayed:
     if backward is not None and not tensors and results.made:
         raise DumpError(f"{name} cannot be replayed here: {results.made}")
     seen = [_line(known, number, tensor) for number, tensor in enumerate(tensors) if tensor is not None]
-    lines = [line for _, line in seen]
+    lines: list[str] = [line for _, line in seen]
     if record.get("forward_inputs_gone"):
-        lines.append("some inputs of its forward were not kept; ones replace them")
+        lines.append(Message("replay.ones"))
     if results.random:
-        lines.append("it draws random numbers, and the random state of the run is not known")
+        lines.append(Message("replay.random"))
     return Replayed(any(bad for bad, _ in seen), lines)
 
 
@@ -84,13 +85,12 @@ def first_line(error: Exception) -> str:
     return next(filter(None, (line.strip(" -") for line in str(error).splitlines())), type(error).__name__)
 
 
-def _line(known: Framework, number: int, tensor: Any) -> tuple[bool, str]:
-    shape = list(tensor.shape)
-    head = f"output {number}, {known.dtype_text(tensor)} {shape}"
+def _line(known: Framework, number: int, tensor: Any) -> tuple[bool, Message]:
+    head: dict[str, Argument] = {"number": number, "dtype": known.dtype_text(tensor), "shape": str(list(tensor.shape))}
     flat = known.flat(tensor)
     if flat.dtype.kind not in "fc":
-        return False, f"{head}: no floats"
+        return False, Message("replay.no_floats", **head)
     nan, inf = int(np.isnan(flat).sum()), int(np.isinf(flat).sum())
     if nan or inf:
-        return True, f"{head}: {nan} NaN and {inf} infinite of {int(np.prod(shape))} values"
-    return False, f"{head}: finite"
+        return True, Message("replay.not_finite", **head, nan=nan, inf=inf, values=flat.size)
+    return False, Message("replay.finite", **head)

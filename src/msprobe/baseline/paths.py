@@ -20,6 +20,7 @@ def shorten_paths(name: str, content: bytes, root: Path) -> bytes:
         run = {key: value for key, value in json.loads(content).items() if key not in _PRIVATE}
         if isinstance(run.get("command"), list):
             run["command"] = [Path(str(word)).name for word in run["command"][:1]] + run["command"][1:]
+        run["made"] = _shorten(run.get("made", {}), f"File {root}/")
         return json.dumps(run, separators=(",", ":")).encode()
     return content
 

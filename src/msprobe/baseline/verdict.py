@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Optional
 
 from msprobe.compare import Comparison, Row, UnitResult, compare
+from msprobe.dump.names import is_module, module_class, module_path, parse_name
 from msprobe.dump.stack_frames import Frame, is_library, parse_frame
 from msprobe.messages import Message
 
@@ -33,7 +34,7 @@ class Place:
 @dataclass(frozen=True)
 class Answer:
     """`passed` is what CI needs. `place` is the origin of a difference, or the first call whose bytes differ.
-    `is_other_model`: it differs, and no origin can be named because so few calls have a counterpart."""
+    `is_other_model`: it differs, and no origin can be named: few calls have a counterpart, or no module has one."""
 
     verdict: str
     passed: bool
@@ -44,7 +45,7 @@ class Answer:
 
     @property
     def is_other_model(self) -> bool:
-        return self.verdict == DIFFERS and self.comparison.origin is None
+        return self.verdict == DIFFERS and (self.comparison.origin is None or self.place is None)
 
     @property
     def exit_code(self) -> int:
@@ -59,6 +60,11 @@ def check(target: Path, golden: Path, bitwise: bool, other_layout: bool = False)
     comparison = compare(target, golden)
     origin, notes = comparison.origin, comparison.notes
     count, first = _other_bytes(comparison)
+    if origin is not None and not other_layout:
+        ours, theirs = _modules(comparison)
+        if ours and theirs and not ours & theirs:
+            said = Message("baseline.other_model", number=len(theirs))
+            return Answer(DIFFERS, False, said, None, count, comparison)
     if origin is not None:
         frames = _frames(comparison, origin.name, origin.step, origin.rank)
         place = Place(origin.name, origin.module, origin.step, origin.rank, origin.source, frames)
@@ -73,6 +79,17 @@ def check(target: Path, golden: Path, bitwise: bool, other_layout: bool = False)
         return Answer(SAME, True, Message("baseline.same"), None, 0, comparison)
     sentence = Message("baseline.rounding", call=first.call)
     return Answer(ROUNDING, not bitwise, sentence, first, count, comparison)
+
+
+def _modules(comparison: Comparison) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
+    """The modules of both runs: the last part of the path, and the class. A wrapper changes neither."""
+    found: tuple[set[tuple[str, str]], set[tuple[str, str]]] = (set(), set())
+    for _, row in comparison.rows():
+        for names, call in zip(found, (row.match.target, row.match.golden)):
+            if call is not None and is_module(call.name):
+                key = parse_name(call.name).key
+                names.add((module_path(key).rpartition(".")[2], module_class(key)))
+    return found
 
 
 def _explain_gaps(comparison: Comparison) -> Message:

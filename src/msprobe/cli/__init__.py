@@ -11,7 +11,9 @@ import argparse
 import importlib
 import importlib.util
 import os
+import shutil
 import sys
+import textwrap
 import traceback
 from collections.abc import Sequence
 from typing import Optional
@@ -141,7 +143,13 @@ def _available() -> dict[str, str]:
 def _parser() -> argparse.ArgumentParser:
     verbs = _available()
     width = max(len(name) for name in verbs)
-    listed = "\n".join(f"  {name:<{width}}  {text}" for name, text in verbs.items())
+    room = max(shutil.get_terminal_size().columns - width - 6, 20)  # as argparse wraps the options
+    parted = {name: textwrap.wrap(text, room) for name, text in verbs.items()}
+    listed = "\n".join(
+        f"  {word:<{width}}  {part}"
+        for name, parts in parted.items()
+        for word, part in zip([name, *[""] * (len(parts) - 1)], parts)
+    )
     parser = argparse.ArgumentParser(
         prog="msprobe",
         usage="msprobe [-h] [--version] [-f {pytorch,mindspore}] VERB ...",

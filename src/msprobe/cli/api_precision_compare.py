@@ -32,6 +32,7 @@ def run(args: argparse.Namespace) -> int:
     from msprobe.dump.errors import DumpError
     from msprobe.dump.layout import make_directory
     from msprobe.dump.plural import count
+    from msprobe.messages import beside
     from msprobe.report.json_output import print_json
     from msprobe.report.screen import MARK, NAME, TEXT, Column, Screen
 
@@ -53,7 +54,11 @@ def run(args: argparse.Namespace) -> int:
     words = {"pass": PASS, "warning": WARNING, "error": ERROR, "not judged": SKIP}
     counts = {word: statuses.count(status) for word, status in words.items()}
     if args.json:
-        found = [{"output": one.name, "status": one.verdict.status, "reason": one.verdict.reason} for one in bad]
+        found = [
+            {"output": one.name, "status": one.verdict.status, "reason": one.verdict.reason,
+             **beside({"reason": one.verdict.reason}, "reason")}
+            for one in bad
+        ]  # fmt: skip
         totals = {"outputs": len(judged), **{word.replace(" ", "_"): number for word, number in counts.items()}}
         content = {**totals, "findings": found, "files": [str(result), str(details)]}
         print_json("api_precision_compare", content)

@@ -101,16 +101,10 @@ def _is_no_file(following: Sequence[str]) -> bool:
 
 
 def run(args: argparse.Namespace) -> int:
-    import gc
+    from msprobe.system.collector import at_rest
 
-    # All data stays in memory until the report: the garbage collector would scan it again and again.
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
+    with at_rest():  # all data stays in memory until the report
         return _run(args)
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def _run(args: argparse.Namespace) -> int:

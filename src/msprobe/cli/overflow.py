@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from msprobe.cli.everything import add_all
+from msprobe.messages import Message, beside
 
 if TYPE_CHECKING:
     from msprobe.analyze.overflow import OverflowAnalysis
@@ -43,7 +44,9 @@ def run(args: argparse.Namespace) -> int:
         raise DumpError("give one dump directory, or `replay` and a record; see msprobe overflow --help")
     found = _analyse(Path(args.what[0]), args.framework)
     if args.json:
-        print_json("overflow", {"producer": _as_json(found.producer), "overflows": len(found.overflows)})
+        said = {"sentence": found.sentence, "notes": found.notes}
+        content = {"producer": _as_json(found.producer), "overflows": len(found.overflows), **said}
+        print_json("overflow", {**content, **beside(said, "sentence", "notes")})
     else:
         _print(args.what[0], found, args.everything)
     return 1 if found.overflows else 0
@@ -62,7 +65,7 @@ def _analyse(path: Path, framework: Optional[str]) -> OverflowAnalysis:
     readable = [rank for rank in dump.ranks if rank.is_readable]
     for rank in readable:
         check_framework(framework, rank)
-    found.notes.extend(f"{note}." for note in dump.notes)
+    found.notes.extend(Message("note.sentence", text=note) for note in dump.notes)
     is_overflow_check = any(rank.head.get("task") == "overflow_check" for rank in readable)
     if not found.judged and not is_overflow_check:
         raise DumpError(
@@ -114,7 +117,7 @@ def _print(path: str, found: OverflowAnalysis, everything: bool) -> None:
 
     screen = Screen(everything)
     if not found.overflows:
-        screen.say([f"{path}: no call produced NaN or infinity."])
+        screen.say([f"{path}: {found.sentence}"])
     else:
         screen.say(_producer_lines(found))
         rows = [
@@ -141,11 +144,8 @@ def _ordered(found: OverflowAnalysis, most: Optional[int]) -> list[Event]:
 def _producer_lines(found: OverflowAnalysis) -> list[str]:
     event = found.producer
     if event is None:
-        return [
-            "No call in this dump produced it: their inputs already had NaN or infinity (data, weights, or a call "
-            "outside of the dump)."
-        ]
-    lines = [f"First producer: {event.name} at {event.label}"]
+        return [found.sentence]
+    lines: list[str] = [found.sentence]
     if found.inside_collective:
         lines.append("  inside communication: its inputs were finite on every rank in this dump")
     if event.discarded:
@@ -184,7 +184,8 @@ def _replay(path: Path, args: argparse.Namespace) -> int:
     require_framework(rank.head["framework"], f"replaying {name}")
     result = replay(rank, name)
     if args.json:
-        print_json("overflow-replay", {"name": name, "again": result.again, "outputs": result.lines})
+        content = {"name": name, "again": result.again, "outputs": result.lines}
+        print_json("overflow-replay", {**content, **beside(content, "", "outputs")})
     else:
         print(f"{name}: " + ("reproduced" if result.again else "not reproduced"))
         for line in result.lines:

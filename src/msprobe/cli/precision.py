@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.usage = (
         "msprobe precision DUMP --format NAMES [--budget DB] [--json | --snippet TARGET] [--all]\n"
-        "       msprobe precision --emulate NAMES [--keep MODULE] [--steps N] [--json] SCRIPT ..."
+        "       msprobe precision --emulate NAMES [--keep MODULE] [--stochastic] [--steps N] [--json] SCRIPT ..."
     )
     parser.add_argument("path", type=Path, nargs="?", metavar="DUMP", help="a dump, or a step or rank directory of one")
     parser.add_argument("--format", dest="formats", metavar="NAMES", help="formats, such as nvfp4 or mxfp8,bf16")
@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep", action="append", metavar="MODULE", help="with --emulate: not these modules, such as 'blocks.2.*'"
     )
+    parser.add_argument("--stochastic", action="store_true", help="with --emulate: round the gradients stochastically")
     parser.add_argument("--steps", type=int, default=200, metavar="N", help="with --emulate: how many (default 200)")
     parser.add_argument("--run", nargs=argparse.REMAINDER, default=[], help=argparse.SUPPRESS)
     parser.add_argument(
@@ -64,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
         return _emulate(args)
     if args.path is None or args.formats is None:
         raise DumpError("give a DUMP and --format NAMES, or --emulate NAMES and a SCRIPT")
+    if args.keep or args.stochastic:
+        raise DumpError("--keep and --stochastic are for --emulate")
     return _estimate(args)
 
 
@@ -115,7 +118,7 @@ def _emulate(args: argparse.Namespace) -> int:
         raise DumpError("--emulate runs one process: give the script without torchrun")
     script.check()
     with tempfile.TemporaryDirectory(prefix="msprobe_emulate_") as directory:
-        runs = emulate_script(script, forms, args.keep or (), args.steps, Path(directory), announce)
+        runs = emulate_script(script, forms, args.keep or (), args.steps, args.stochastic, Path(directory), announce)
     if args.json:
         records = [one.as_record(runs[0]) for one in runs]
         print_json("precision-emulate", {"script": str(script), "runs": records})

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 EPILOG = """example:
   msprobe prove --golden golden_dump train.py
   msprobe prove --golden golden_dump --target target_dump -o proof train.py
+  msprobe prove --golden golden_dump --number accuracy=0.93 train.py
   msprobe prove --golden golden_dump --call Functional.softmax.3.forward train.py
   the golden dump needs the tensors of the blamed call (task tensor); if it has none, msprobe says how to collect just
   these. All words after SCRIPT or MODULE are arguments of the script. Only for PyTorch scripts.
 exit code: 0 proved, 1 not proved or not the cause, 2 failed"""
-_OPTIONS = ("--golden", "--target", "--tensors", "--call", "--most", "-o", "--output")
+_OPTIONS = ("--golden", "--target", "--tensors", "--call", "--most", "--number", "-o", "--output")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tensors", metavar="DIR", help="a second dump of the good run, with tensors of the call")
     parser.add_argument("--call", metavar="NAME", default="", help="graft this call, not the origin of compare")
     parser.add_argument("--most", metavar="N", type=int, default=3, help="the most causes to look for; default 3")
+    parser.add_argument(
+        "--number", metavar="TEXT=VALUE",
+        help="the share of each cause in the last number that the script prints after TEXT, in place of the loss; "
+        "VALUE is that of the good run. The script then runs to its end",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
     parser.add_argument("-o", "--output", metavar="DIR", help="keep the dumps and proof.json in this new directory")
     add_script(parser)
@@ -45,12 +51,16 @@ def split_words(words: Sequence[str]) -> Sequence[str]:
 
 def run(args: argparse.Namespace) -> int:
     from msprobe.report.terminal import announce
+    from msprobe.rerun.printed import parse_number
     from msprobe.rerun.prove import PROVED, Request, prove
+
+    number = parse_number(args.number) if args.number is not None else None
 
     def ask(script: Script, directory: Path) -> tuple[Answer, bool]:
         target = Path(args.target) if args.target else None
         tensors = Path(args.tensors) if args.tensors else None
-        proof = prove(Request(script, Path(args.golden), directory, target, tensors, args.call, args.most), announce)
+        request = Request(script, Path(args.golden), directory, target, tensors, args.call, args.most, number)
+        proof = prove(request, announce)
         if args.output:
             text = json.dumps({"schema": "msprobe/prove/1", **proof.summary()}, indent=1)
             (directory / "proof.json").write_text(text, encoding="utf-8")

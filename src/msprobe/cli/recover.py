@@ -33,6 +33,7 @@ def run(args: argparse.Namespace) -> int:
     from msprobe.dump.plural import count
     from msprobe.dump.recovery import recover
     from msprobe.dump.untrusted.regular_files import is_inside
+    from msprobe.messages import beside
     from msprobe.report.json_output import print_json
     from msprobe.report.progress import progress
     from msprobe.report.terminal import print_lines, printable
@@ -55,9 +56,10 @@ def run(args: argparse.Namespace) -> int:
             failed.append((rank.label, str(error)))
     if args.json:
         rows = [
-            {"rank": label, "records": one.records, "unfinished": one.unfinished, "notes": one.troubles}
+            {"rank": label, "records": one.records, "unfinished": one.unfinished, "notes": one.troubles,
+             **beside({"notes": one.troubles}, "", "notes")}
             for label, one in done
-        ]
+        ]  # fmt: skip
         errors = [{"rank": label, "error": text} for label, text in failed]
         print_json("recover", {"recovered": rows, "failed": errors}, indent=1)
     else:

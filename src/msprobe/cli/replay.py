@@ -7,12 +7,13 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
-from msprobe.dump.plural import count
+from msprobe.messages import Message, beside
 
 if TYPE_CHECKING:
     from msprobe.analyze.repeat_record import Part, Repetition
     from msprobe.dump.reader import RankDump
 
+RECORDED, GOLDEN = "replay.threads_recorded", "replay.threads_golden"
 EPILOG = """example:
   msprobe replay ./dump/step0/rank/Functional.softmax.3.forward
   msprobe replay ./target/step0/rank/Torch.matmul.1.backward --golden ./golden/step0/rank/Torch.matmul.1.backward
@@ -43,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
     from msprobe.cli.framework import require_framework
     from msprobe.dump.errors import DumpError
     from msprobe.report.json_output import print_json
+    from msprobe.report.terminal import print_lines
 
     rank, name = find_record(Path(args.record))
     if args.times < 1:
@@ -50,30 +52,25 @@ def run(args: argparse.Namespace) -> int:
     golden = find_record(Path(args.golden)) if args.golden else None
     require_framework(str(rank.head.get("framework")), f"replaying {name}")
     found = _repeat(args, rank, name, golden)
-    notes = [*_thread_note("recorded", rank, found), *(_thread_note("golden", golden[0], found) if golden else ())]
+    notes = [*_thread_note(RECORDED, rank, found), *(_thread_note(GOLDEN, golden[0], found) if golden else ())]
     if args.json:
         parts = [{**vars(part), "nearer": part.nearer} for part in found.parts]
         answer = {"name": name, "device": found.device, "times": found.times, "results": found.results}
-        print_json("replay", {**answer, "parts": parts, "threads": found.threads, "notes": notes})
+        said = {"notes": notes, **beside({"notes": notes}, "", "notes")}
+        print_json("replay", {**answer, "parts": parts, "threads": found.threads, **said})
     else:
         word = "deterministic" if found.results == 1 else f"not deterministic: {found.results} different results"
-        print(f"{name}: {word} in {found.times} runs on {found.device}")
-        for part in found.parts:
-            print(f"  {_text(part)}")
-        for note in notes:
-            print(f"  note: {note}")
+        head = f"{name}: {word} in {found.times} runs on {found.device}"
+        print_lines([head, *(f"  {_text(part)}" for part in found.parts), *(f"  note: {note}" for note in notes)])
     return 0 if found.results == 1 else 1
 
 
-def _thread_note(title: str, rank: RankDump, found: Repetition) -> list[str]:
+def _thread_note(id: str, rank: RankDump, found: Repetition) -> list[str]:
     """Some kernels add in parts, one for each thread."""
     recorded = rank.run.get("threads")
     if not isinstance(recorded, int) or found.threads is None or recorded == found.threads:
         return []
-    return [
-        f"the {title} run has {count(recorded, 'thread')}, this one {found.threads}: results may be rounded "
-        f"differently; set OMP_NUM_THREADS={recorded}"
-    ]
+    return [Message(id, recorded=recorded, here=found.threads)]
 
 
 def _repeat(args: argparse.Namespace, rank: RankDump, name: str, golden: Optional[tuple[RankDump, str]]) -> Repetition:

@@ -52,11 +52,18 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json("rows", asdict(page))
         return 0
-    columns = [Column("verdict", MARK), Column("role", drop=2), Column("id", NAME), Column("difference", drop=1)]
-    shown = [[one["verdict"], one["role"], one["id"], one["distance"], one["reason"]] for one in page.rows]
+    columns = [
+        Column("step/rank"), Column("verdict", MARK), Column("role", drop=2), Column("name", NAME),
+        Column("difference", drop=3), Column("why", TEXT, drop=1),
+    ]  # fmt: skip
+    shown = []
+    for one in page.rows:
+        name = str(one["target"] or one["golden"])
+        unit, _, mark = str(one["id"]).rpartition(f"/{name}")
+        shown.append([unit, one["verdict"], one["role"], name + mark, one["distance"], one["reason"]])
     more = "" if page.next is None else f"; the next page: --offset {page.next}"
     screen = Screen(args.everything, listing=True)
     screen.say([f"{len(shown)} of {page.total} rows{more}"])
-    screen.table([*columns, Column("why", TEXT)], shown)
+    screen.table(columns, shown)
     screen.show()
     return 0

@@ -62,9 +62,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _as_json(path: Path, summaries: list[RankSummary], notes: list[str]) -> dict[str, Any]:
+    from msprobe.messages import beside
+
     return {
         "path": str(path),
         "notes": notes,
+        **beside({"notes": notes}, "", "notes"),
         "ranks": [
             {
                 "rank": one.label,
@@ -72,6 +75,7 @@ def _as_json(path: Path, summaries: list[RankSummary], notes: list[str]) -> dict
                 "unfinished": one.state == "unfinished",
                 "state": one.state,
                 "notes": one.troubles,
+                **beside({"notes": one.troubles}, "", "notes"),
                 "records": dict(one.records),
                 "dtypes": dict(one.dtypes),
                 "anomalies": {name: vars(finding) for name, finding in _findings(one) if finding.count},

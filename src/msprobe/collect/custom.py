@@ -51,7 +51,7 @@ class CustomApis:
                 f"register_custom_api: {title} is a class and cannot be replaced, because isinstance needs it. "
                 f'Register one of its methods, for example register_custom_api({title}, "forward").'
             )
-        if (id(module), name) in self._registered:
+        if self.has(module, name):
             return
         call = _Call(self, self._describe(prefix or _title(module), name))
         before = _attributes(module).get(name, _MISSING)
@@ -66,6 +66,10 @@ class CustomApis:
         if before is _MISSING and name not in _attributes(module):
             before = original  # it is in a slot
         self._registered[id(module), name] = _Registered(module, before, ours, call)
+
+    def has(self, module: Any, name: str) -> bool:
+        """Whether this API is registered: it records its calls itself, with its own prefix."""
+        return (id(module), name) in self._registered
 
     def restore(self, module: Any, name: str) -> None:
         found = self._registered.pop((id(module), name), None)

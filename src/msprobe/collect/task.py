@@ -16,7 +16,7 @@ from msprobe.collect.records.selection import Selection
 from msprobe.config import Settings
 from msprobe.dump import layout
 from msprobe.dump.writing.writer import Head
-from msprobe.stats import CRC, LOW_PRECISION, STATS, XOR
+from msprobe.stats import CRC, LOW_PRECISION, ORDER, STATS, XOR
 
 _SUMMARIES = {"md5": STATS | CRC, "xor": XOR}
 
@@ -47,7 +47,7 @@ class Task:
     @property
     def statistics(self) -> int:
         """Which statistics of a tensor its records have: flags of `msprobe.stats`."""
-        wanted = _SUMMARIES.get(str(getattr(self.settings.section, "summary_mode", "")), STATS)
+        wanted = _SUMMARIES.get(str(getattr(self.settings.section, "summary_mode", "")), STATS | ORDER)
         return wanted | LOW_PRECISION if self.settings.precision == "low" else wanted
 
     def describe_files(self, parameter_bytes: int) -> Optional[tuple[str, int]]:

@@ -62,7 +62,8 @@ class Match(NamedTuple):
     side.
 
     `how` is exact, recount, mapping, sequence, renamed, position, moved, fused, fuzzy or unmatched. If one fused call
-    matches several calls, `target` or `golden` is the last of them and `before` has the others.
+    matches several calls, `target` or `golden` is the last of them and `before` has the others; `splits_golden`: they
+    are calls of the golden run.
     """
 
     target: Optional[Call]
@@ -70,6 +71,7 @@ class Match(NamedTuple):
     how: str
     confidence: float
     before: tuple[Call, ...] = ()
+    splits_golden: bool = False
 
     @property
     def call(self) -> Call:

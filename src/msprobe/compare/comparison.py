@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -27,6 +28,7 @@ from msprobe.compare.origin.format import blame_format
 from msprobe.compare.origin.loop_findings import without_compiled
 from msprobe.compare.origin.parameters import name_parameter
 from msprobe.compare.origin.reordered import blame_arguments, blame_forward
+from msprobe.compare.origin.source import made_in
 from msprobe.compare.origin.state import name_buffer, other_buffers, state_text
 from msprobe.compare.origin.trace import Trace, follow
 from msprobe.compare.origin.training import TrainingDifference, takes_other_parts, training_differences
@@ -119,6 +121,8 @@ class _Stages:
         self._levels = levels
         self._judges: dict[Optional[int], Judge] = {}
         self._how: dict[Message, None] = {}
+        self._rounded: dict[str, None] = {}
+        """The parameters whose gradient is only rounding, if the runs make different steps of it."""
         self._buffers: list[str] = []
         """The first buffer of each rank that differs when the run begins."""
         self.settings: set[Message] = set()
@@ -148,6 +152,7 @@ class _Stages:
             self.has_equal = True
             return
         self.run(task, run(task) if outcome.measured is None else outcome.measured)
+        gc.collect(0)  # the flow of values has cycles, and the collector may be off; only what is new is looked at
         if outline is not None:
             self._tallies[outline] = self.results[-1].tally
 
@@ -173,6 +178,9 @@ class _Stages:
             training, guilty = joined_training(task.join)
             events = [], []
         facts = excuse(groups, stacks, _given(pair, joined is not None, other_parts, training))
+        for rounded in facts.rounded.values() if facts is not None else ():
+            judge.remember_noise(rounded.gradient)
+        self._rounded.update(dict.fromkeys(facts.differing_noise() if facts is not None else ()))
         if joined is not None:
             _apply(cover(groups, joined.microbatches.target * joined.microbatches.golden), groups)
         trace = follow(groups, stacks, facts)
@@ -191,6 +199,7 @@ class _Stages:
         buffers = other_buffers(*events)
         if found is not None and buffers:
             found = name_buffer(found, buffers, pair.target.step if self.units else None)
+        trace.facts = None  # the flow of values of every step would be larger than its rows
         if trace.roles:
             for _, rows in groups:
                 for row in rows:
@@ -204,10 +213,11 @@ class _Stages:
             for source in (pair.target, pair.golden):
                 if isinstance(source, RankDump):
                     source.forget()
-        self.units.append(Unit(pair.target.step, rank, trace, stacks, found))
+        made = made_in(pair.target.run), made_in(pair.golden.run)
+        self.units.append(Unit(pair.target.step, rank, trace, stacks, found, made))
         label = pair.target.label if joined is None else joined_label(pair.target)
         ranks = joined.ranks if joined is not None else {}
-        self.results.append(UnitResult(pair.target.step, rank, label, kept, stacks, tally, ranks))
+        self.results.append(UnitResult(pair.target.step, rank, label, kept, stacks, tally, ranks, made))
         if buffers and is_first:
             self._buffers.append(next(iter(buffers)))
         self._note(judge, groups, without_compiled(training, trace))
@@ -252,7 +262,8 @@ class _Stages:
         said = (Message("state.harmless", what=state_text(name)) for name in idle)
         rows = sum(judge.other_bytes for judge in self._judges.values())
         unseen = [Message("note.other_bytes", number=rows)] if rows else []
-        return [*self._how, *dict.fromkeys(said), *unseen]
+        rounded = [Message("note.rounded_gradient", names=[*self._rounded])] if self._rounded else []
+        return [*self._how, *dict.fromkeys(said), *unseen, *rounded]
 
 
 def _given(pair: Pair[Source], joined: bool, other_parts: bool, training: Sequence[TrainingDifference]) -> Given:

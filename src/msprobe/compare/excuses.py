@@ -9,14 +9,25 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 from msprobe.compare.align.translate import operation_of
 from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Match, module_path
 from msprobe.compare.flow.graph import Graph, Part, Step
-from msprobe.compare.flow.settle import LARGE, Settled, at_least, is_evidence, moved_rows, same_values, same_writes
+from msprobe.compare.flow.packed import packed_rows, tied_rows
+from msprobe.compare.flow.rounded import quotients, rounded_gradients
+from msprobe.compare.flow.settle import (
+    LARGE,
+    Settled,
+    at_least,
+    is_evidence,
+    is_of_same_size,
+    moved_rows,
+    same_values,
+    same_writes,
+)
 from msprobe.compare.measure.distance import count, epsilon, number, scale
-from msprobe.compare.operators import BUFFER, MASKS, UPDATE, is_derived, word_of
+from msprobe.compare.operators import BUFFER, LOSS, MASKS, UPDATE, is_derived, word_of
 from msprobe.compare.phases import Phase, Stacks, is_made_by_engine, phases_of, updates_weights
 from msprobe.compare.reasons import BENIGN, UNSPLIT, Kind, Reason
 from msprobe.compare.rows import ERROR, PASS, WARNING, Excuse, Group, Item, Row, is_tensor
@@ -31,12 +42,15 @@ FADING = 1 / 300
 """How much better than a small difference later values must agree."""
 BLUNT = 0.5
 """The tolerance from which on a row does not show the effect of an argument."""
+FINE = 3e-5
+"""How far off a loss or a gradient may be that shows whether a small difference has an effect."""
 SMALL_CHANGE = 1e-3
 """How far apart the changes of a parameter may be by rounding, relative to the change."""
 MANY = 1 / 4
 """The share of parameters whose changes must differ, to be no noise that an optimizer scales up in a few of them."""
 _SAME_ADDED = 1e-5
 """How far off the number that is added to a running total may be, relative to the total."""
+_FACTORS = ("mul", "div")
 _UPDATING = ("clipping", "optimizer")
 
 Phases = Mapping[str, tuple[str, int]]
@@ -65,8 +79,13 @@ class StepFacts:
         self.given = given
         self.phases = phases_of(groups)
         self.updates = [row for match, rows in groups if match.call.key.startswith(UPDATE) for row in rows]
+        self.updating = self._named(False, self.is_update), self._named(True, self.is_update)
+        self.graphs = Graph(groups, False, self.given.identity[0]), Graph(groups, True, self.given.identity[1])
+        known = self.given.identity == (True, True)
+        self.rounded = rounded_gradients(groups, self.graphs, self.updating) if known else {}
+        self.quotients = quotients(groups, self.graphs) if known else {}
         self.packed = packed_rows(groups)
-        self.packed.update(self._tied_rows())
+        self.packed.update(tied_rows(groups))
         self.same_changes = same_changes(groups, self.given.other_settings)
         self.updates_agree = bool(self.updates) and all(map(self._agrees, self.updates)) and self.same_changes
         self.moved = moved_rows(groups)
@@ -79,25 +98,6 @@ class StepFacts:
             side.accept_packed(self.packed)
         for side in self.sides:
             side.sweep()
-
-    def _tied_rows(self) -> dict[int, tuple[Row, ...]]:
-        """Gradients of a parameter under a name that only one run has, with the gradient of the same parameter under a
-        name that both have: tied weights."""
-        found: dict[int, tuple[Row, ...]] = {}
-        grads = [(match, rows) for match, rows in self.groups if match.call.direction == GRADS]
-        weights = _weights_of(self.groups) if any(match.how == "unmatched" for match, _ in grads) else ({}, {})
-        for golden, known in enumerate(weights):
-            by_value: dict[object, list[Row]] = {}
-            for match, rows in grads:
-                call = match.golden if golden else match.target
-                for row in rows if call is not None else ():
-                    value = known.get((call.key, row.slot.removeprefix("parameters_grad.")))  # type: ignore[union-attr]
-                    by_value.setdefault(value, []).append(row)
-            by_value.pop(None, None)
-            for rows in by_value.values():
-                agree = tuple(row for row in rows if is_evidence(row))
-                found.update((id(row), agree) for row in rows if row.absent and agree)
-        return found
 
     @functools.cached_property
     def idle(self) -> set[str]:
@@ -125,22 +125,22 @@ class StepFacts:
         return f"{module_path(row.match.call.key)}.{name}".strip(".") in self.idle
 
     def _agrees(self, row: Row) -> bool:
-        return is_evidence(row) or id(row) in self.packed or row.why.kind in BENIGN
+        known = id(row) in self.packed or id(row) in self.rounded or id(row) in self.quotients
+        return known or is_evidence(row) or row.why.kind in BENIGN
 
     def _side(self, golden: bool) -> Settled:
-        updating, engine = self._named(golden, self.is_update), self._named(golden, self.is_in_backward)
-        graph = Graph(self.groups, golden, self.given.identity[golden])
         return Settled(
-            graph,
+            self.graphs[golden],
             self.groups,
-            updating.__contains__,
+            self.updating[golden].__contains__,
             self.updates_agree,
-            engine.__contains__,
+            self._named(golden, self.is_in_backward).__contains__,
             self.backward_agrees,
             self._named(golden, self.is_forward).__contains__,
             self.gradients,
             self.moved,
             self.given.same_optimizer,
+            self.observed,
         )
 
     def _named(self, golden: bool, wanted: Callable[[int], bool]) -> set[str]:
@@ -192,12 +192,37 @@ class StepFacts:
     def gradients(self) -> list[Row]:
         """The gradients of parameters, if all of them agree; else nothing."""
         rows = [row for match, rows in self.groups if match.call.kind == "grads" for row in rows]
-        if any(row.judgement.verdict in _BAD or (row.absent and not self._is_explained(row)) for row in rows):
+        if any((row.judgement.verdict in _BAD or row.absent) and not self._is_explained(row) for row in rows):
             return []
         return [row for row in rows if is_evidence(row)]
 
     def _is_explained(self, row: Row) -> bool:
-        return id(row) in self.packed or self.is_idle(row)
+        return id(row) in self.packed or id(row) in self.rounded or self.is_idle(row) or bool(self.received(row))
+
+    def differing_noise(self) -> list[str]:
+        """The parameters whose gradient is only rounding in both runs, if the optimizer makes different steps of it."""
+        rows = (row for row in self.updates if row.distance and row.verdict != PASS and id(row) in self.rounded)
+        return [self.rounded[id(row)].name for row in rows]
+
+    def received(self, row: Row) -> list[Row]:
+        """For the gradient of a parameter after the backward: the gradient that the optimizer received and the update,
+        if both agree. A hook on the parameter may change the gradient in between."""
+        kind, _, name = row.slot.partition(".")
+        if kind != "parameters_grad" or row.absent or not self.updates_agree:
+            return []
+        path = f"{module_path(row.match.call.key)}.{name}".strip(".")
+        rows = [one for one in self.updates if one.match.call.key.removeprefix(UPDATE) == path]
+        same = all(is_evidence(one) and (one.distance or 0.0) <= FINE for one in rows)
+        return rows if len(rows) == 3 and same else []
+
+    @functools.cached_property
+    def observed(self) -> bool:
+        """Whether the loss, the gradients and the updates of all parameters were compared, and agree within rounding: a
+        small difference before them has no effect."""
+        losses = [row for match, rows in self.groups if match.call.key == LOSS for row in rows]
+        if not losses or not all(map(is_evidence, losses)) or not self.gradients or not self.updates_agree:
+            return False
+        return all((row.distance or 0.0) <= FINE for row in (*losses, *self.gradients))
 
     @functools.cached_property
     def at_the_limit(self) -> set[Optional[float]]:
@@ -218,7 +243,7 @@ class StepFacts:
         if not rows:
             places = [place for place, phase in enumerate(self.phases) if phase is Phase.AFTER]
             rows = [row for place in places for row in self.groups[place][1] if is_tensor(row.golden)]
-        if any(not is_evidence(row) and id(row) not in self.packed and row.why.kind not in BENIGN for row in rows):
+        if not all(map(self._agrees, rows)):
             return []
         return [row for row in rows if is_evidence(row)]
 
@@ -267,7 +292,27 @@ def excuse(groups: Sequence[Group], stacks: Stacks = ({}, {}), given: Optional[G
             found.append((row, made))
     for row, made in found:
         row.excuse = made
+    _take_back(found, [row for _, row in odd], facts)
     return facts
+
+
+def _take_back(found: Sequence[tuple[Row, Excuse]], odd: Sequence[Row], facts: StepFacts) -> None:
+    """A tensor is not excused by what follows from it if a difference without an excuse comes in between: there it
+    became small, but not harmless. Nor is a call that only one run makes, if its result leads to such a difference."""
+    left = {id(row) for row in odd if row.excuse is None and row.judgement.verdict in _BAD and is_tensor(row.golden)}
+    open_ = [side.leads_to(left) for side in facts.sides] if left else []
+    alone: set[int] = set()
+    for row, made in found:
+        differs = row.judgement.verdict in _BAD or (bool(row.absent) and not row.is_input)
+        if not left or made.rule != "settled" or not differs or not is_tensor(row.golden or row.target):
+            continue
+        values = [side.graph.of_row.get(id(row)) for side in facts.sides]
+        if row.match.call.direction == FORWARD and any(id(value) in ids for value, ids in zip(values, open_)):
+            row.excuse = None
+            alone.update([id(row.match)] if row.match.how == "unmatched" else [])
+    for row, _ in found:
+        if id(row.match) in alone:
+            row.excuse = None
 
 
 def _excuse(rule: str, sentence: Message, evidence: Iterable[Row], row: Optional[Row] = None) -> Excuse:
@@ -299,7 +344,11 @@ def settled(case: Case) -> Optional[Excuse]:
     size = math.inf if unknown else _size(row, case.rows)
     if not evidence and case.facts.updates_agree and match.how == "unmatched":
         evidence = {id(one): one for one in case.facts.updates[:3]}  # it writes memory beside the model
-    if not evidence or size is None or not all(_would_show(size, row, one) for one in evidence.values()):
+    if case.facts.observed and size is not None:  # the way to what the step computes may not be recorded
+        evidence.update((id(one), one) for one in case.facts.results[: 0 if evidence else 3])
+    elif size is None or not all(_would_show(size, row, one) for one in evidence.values()):
+        return None
+    if not evidence:
         return None
     names = list(dict.fromkeys(one.name for one in list(evidence.values())[:2]))
     return _excuse("settled", Message("excuse.settled", names=names), evidence.values(), row)
@@ -313,12 +362,15 @@ def _size(row: Row, rows: Sequence[Row]) -> Optional[float]:
     """How large the difference is, for an argument that of the results. None if an argument with a fraction (an eps)
     has a small effect: results that agree within rounding do not show it."""
     if is_tensor(row.golden) and is_tensor(row.target) and row.distance is not None:
-        return row.distance
+        return row.distance if is_of_same_size(row) else math.inf
     if row.absent or not row.is_input or is_tensor(row.golden) or is_tensor(row.target):
         return math.inf
     away = max((one.distance or 0.0 for one in rows if not one.is_input), default=math.inf)
     if away >= LARGE or not away:
         return math.inf
+    given = [one for one in rows if one.is_input and is_tensor(one.golden) and is_tensor(one.target)]
+    if operation_of(row.match.call.key) in _FACTORS and any((one.distance or 0.0) >= LARGE for one in given):
+        return row.distance  # a different tensor and a different factor give the same result
     fraction = any(isinstance((item or {}).get("value"), float) for item in (row.target, row.golden))
     drops = "dropout" in row.match.call.key.lower()
     agrees = all(one.judgement.verdict == PASS or _is_one_sided(one) for one in rows if not one.is_input)
@@ -453,55 +505,6 @@ def packed(case: Case) -> Optional[Excuse]:
     return _excuse("packed", Message("excuse.packed"), rows) if rows else None
 
 
-def packed_rows(groups: Sequence[Group]) -> dict[int, tuple[Row, ...]]:
-    """Gradients and updates of parameters that only one run has, by the id of the row, with those of the other run in
-    the same module that have the same numbers."""
-    sides: dict[tuple[str, str], tuple[list[Row], list[Row]]] = {}
-    for match, rows in groups:
-        call = match.call
-        is_update, is_gradient = call.key.startswith(UPDATE), call.direction == GRADS
-        if match.how != "unmatched" or not (is_update or is_gradient or call.kind == "module"):
-            continue
-        path = call.key.removeprefix(UPDATE).rpartition(".")[0] if is_update else module_path(call.key)
-        for row in rows:
-            if is_tensor(row.target or row.golden) and (call.kind != "module" or row.slot.startswith("parameters.")):
-                kind = row.slot if is_update else "gradient" if is_gradient else "parameter"
-                sides.setdefault((path.rpartition(".")[0], kind), ([], []))[match.target is None].append(row)
-    found: dict[int, tuple[Row, ...]] = {}
-    for ours, theirs in sides.values():
-        first, second = (_together([row.target or row.golden or {} for row in side]) for side in (ours, theirs))
-        if first and second and all(math.isclose(a, b, rel_tol=1e-5, abs_tol=1e-12) for a, b in zip(first, second)):
-            found.update((id(row), tuple(theirs)) for row in ours)
-            found.update((id(row), tuple(ours)) for row in theirs)
-    return found
-
-
-def _weights_of(groups: Sequence[Group]) -> tuple[dict[tuple[str, str], object], dict[tuple[str, str], object]]:
-    """The number of the value of each parameter, by module and name, in both runs, where it was recorded."""
-    found: tuple[dict[tuple[str, str], object], dict[tuple[str, str], object]] = ({}, {})
-    for match, rows in groups:
-        for known, call in zip(found, (match.target, match.golden)):
-            if call is None or call.kind != "module" or call.direction != FORWARD:
-                continue
-            for row in rows:
-                item = row.golden if known is found[1] else row.target
-                if row.slot.startswith("parameters.") and isinstance((item or {}).get("value_id"), int):
-                    known.setdefault((call.key, row.slot.removeprefix("parameters.")), (item or {})["value_id"])
-    return found
-
-
-def _together(items: Sequence[dict[str, Any]]) -> tuple[float, ...]:
-    """Number of elements, maximum, minimum, sum and norm of several tensors as one; empty without these."""
-    known = [[number(item.get(key)) for key in ("Max", "Min", "Mean", "Norm")] for item in items]
-    if not known or any(value is None for one in known for value in one):
-        return ()
-    most, least, means, norms = ([value for value in column if value is not None] for column in zip(*known))
-    sizes = [count(item) for item in items]
-    total = math.hypot(*norms)
-    mean = sum(size * mean for size, mean in zip(sizes, means)) / max(sum(sizes), 1)
-    return sum(sizes), max(most), min(least), total, 1.0 + mean * math.sqrt(sum(sizes)) / (total or 1.0)
-
-
 def micro_batches(case: Case) -> Optional[Excuse]:
     """The runs divide the batch differently: before the gradients are complete, they compute different things."""
     if not case.facts.given.other_parts or case.facts.phases[case.place] is Phase.AFTER:
@@ -531,13 +534,37 @@ def _passes_on(case: Case) -> bool:
 
 
 def observables(case: Case) -> Optional[Excuse]:
-    """A difference of the backward at the limit, where the gradients and the updates of all parameters agree."""
+    """A difference of the backward at the limit, where the gradients and the updates of all parameters agree; or a
+    gradient that is the same when the optimizer receives it."""
     facts = case.facts
+    if case.match.call.direction == GRADS and case.row.judgement.verdict in _BAD:
+        return _excuse("observables", Message("excuse.observables"), facts.received(case.row), case.row)
     if case.match.call.direction != BACKWARD or not facts.gradients or not facts.updates_agree:
         return None
     if case.row.judgement.verdict == ERROR and case.row.distance not in facts.at_the_limit:
         return None
     return _excuse("observables", Message("excuse.observables"), facts.gradients, case.row)
+
+
+def rounded_gradient(case: Case) -> Optional[Excuse]:
+    """The gradient of a parameter is only rounding in both runs, and an optimizer scales it up. What the forward
+    computes with the parameter, which earlier steps have updated in this way, agrees."""
+    found = case.facts.rounded.get(id(case.row))
+    if found is None or case.row.judgement.verdict not in _BAD:
+        return None
+    evidence = []
+    for side, effects in zip(case.facts.sides, found.effects):
+        if not effects or not all(map(side.ok, effects)):
+            return None
+        evidence += side.evidence(effects)
+    return _excuse("rounded gradient", Message("excuse.rounded_gradient", name=found.name), evidence, case.row)
+
+
+def quotient(case: Case) -> Optional[Excuse]:
+    """An update by a quotient of tensors that agree: where the divisor is only rounding, it makes a full step in either
+    direction."""
+    evidence = [row for row in case.facts.quotients.get(id(case.row), ()) if is_evidence(row)]
+    return _excuse("quotient", Message("excuse.quotient"), evidence, case.row)
 
 
 def same_changes(groups: Sequence[Group], other_settings: bool = False) -> bool:
@@ -605,13 +632,15 @@ def _added(before: Item, after: Item) -> Optional[float]:
 
 
 RULES: dict[str, Rule] = {
+    "update": update,
     "settled": settled,
     "unused": unused,
     "optional": optional,
     "gradient flag": gradient_flag,
     "packed": packed,
-    "update": update,
     "observables": observables,
+    "rounded gradient": rounded_gradient,
+    "quotient": quotient,
     "micro-batches": micro_batches,
     "running total": running_total,
 }

@@ -11,6 +11,7 @@ from typing import Any, Optional
 
 from msprobe.compare.measure.distance import number
 from msprobe.compare.origin.describe import Origin
+from msprobe.compare.origin.source import Made
 from msprobe.compare.reasons import BENIGN, Kind
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Group, Item, Row
 from msprobe.dump.strict_json import strict
@@ -67,6 +68,7 @@ class UnitResult:
     ranks: Mapping[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
     """If the ranks of a step were compared as one: the ranks of the target that made each call, by the name of the
     call."""
+    made: Made = field(default=({}, {}), repr=False)
 
     @property
     def differs(self) -> bool:

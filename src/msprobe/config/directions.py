@@ -53,11 +53,12 @@ class Graft:
 
 @dataclass(frozen=True)
 class Directions:
-    """`config` is the path of a config.json. The script ends after step `last`. `whole`: a step has everything since
-    the step before, and further calls are recorded. `report` is a directory for what the grafts did."""
+    """`config` is the path of a config.json. The script ends after step `last`, without it at its own end. `whole`: a
+    step has everything since the step before, and further calls are recorded. `report` is a directory for what the
+    grafts did."""
 
     config: str
-    last: int
+    last: Optional[int]
     repeat: Optional[Repeat] = None
     remedies: Remedies = field(default_factory=Remedies)
     grafts: tuple[Graft, ...] = ()
@@ -75,7 +76,7 @@ def read_directions(path: Path) -> Directions:
     repeat = value.get("repeat")
     return Directions(
         str(value["config"]),
-        int(value["last"]),
+        None if value["last"] is None else int(value["last"]),
         None if repeat is None else Repeat(**repeat),
         Remedies(**value["remedies"]),
         tuple(_read_graft(one) for one in value["grafts"]),

@@ -9,12 +9,14 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class EmulationOrder:
-    """`format` is empty for the run that it is compared with. The script ends after `steps` optimizer steps."""
+    """`format` is empty for the run that it is compared with. The script ends after `steps` optimizer steps.
+    `stochastic`: gradients are rounded so."""
 
     format: str
     keep: tuple[str, ...]
     steps: int
     report: str
+    stochastic: bool = False
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")
@@ -24,4 +26,6 @@ class EmulationOrder:
 def read_order(path: Path) -> EmulationOrder:
     """Reads a file that `EmulationOrder.write` wrote."""
     value = json.loads(path.read_text(encoding="utf-8"))
-    return EmulationOrder(str(value["format"]), tuple(value["keep"]), int(value["steps"]), str(value["report"]))
+    return EmulationOrder(
+        str(value["format"]), tuple(value["keep"]), int(value["steps"]), str(value["report"]), bool(value["stochastic"])
+    )

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from msprobe.config.errors import Problem, list_allowed, show, show_found, suggest
 
@@ -49,9 +49,10 @@ def accept_if(valid: bool, value: object, path: str, problems: list[Problem], ex
 
 @dataclass(frozen=True)
 class Choice:
-    """One word from a list."""
+    """One word from a list. `elsewhere` has words of mindstudio-probe, with what to use in their place."""
 
     words: tuple[str, ...]
+    elsewhere: tuple[tuple[str, str], ...] = ()
 
     @property
     def expected(self) -> str:
@@ -60,6 +61,10 @@ class Choice:
     def parse(self, value: object, path: str, problems: list[Problem]) -> object:
         if isinstance(value, str) and value in self.words:
             return value
+        for word, remedy in self.elsewhere:
+            if value == word:
+                problems.append(Problem(path, f"msprobe has no {path} {show(word)} of mindstudio-probe", remedy))
+                return None
         meant = suggest(value, self.words) if isinstance(value, str) else ""
         refuse(problems, path, value, self.expected, meant)
         return None
@@ -163,9 +168,11 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Names:
-    """A list of names or `name-regex(...)`. The selection decides what they match."""
+    """A list of names or `name-regex(...)`. The selection decides what they match. With `ends`, the names are the ends
+    of a range, which may be the same call."""
 
-    expected = 'allowed: a list of names, such as ["relu"]'
+    ends: bool = False
+    expected: ClassVar[str] = 'allowed: a list of names, such as ["relu"]'
 
     def parse(self, value: object, path: str, problems: list[Problem]) -> object:
         if not isinstance(value, list):
@@ -182,7 +189,9 @@ class Names:
             error = _regex_error(item)
             if error:
                 refuse(problems, f"{path}[{index}]", item, f"not a regular expression: {error}")
-        return None if len(problems) > before else tuple(dict.fromkeys(value))
+        if len(problems) > before:
+            return None
+        return tuple(value) if self.ends else tuple(dict.fromkeys(value))
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,14 @@ MATRIX[GRAPH] = {
     "overflow_check": ("L2",),
 }
 TASKS = tuple(MATRIX[PYTORCH])
+# Tasks of mindstudio-probe, with what to use here. As a task each is an error: msprobe would collect nothing.
+FOREIGN_TASKS = (
+    ("acc_check", "dump with task statistics or tensor, then use msprobe run_ut"),
+    ("diff_check", "use msprobe compare after the run"),
+    ("exception_dump", "use msprobe graph dump with op_debug_mode 4"),
+    ("grad_probe", "gradients are collected at levels L0 and mix; Monitor watches them during a run"),
+    ("nan_check", "use task overflow_check"),
+)
 
 DATA_MODES = ("all", "forward", "backward", "input", "output")
 SUMMARY_MODES = ("statistics", "md5", "xor")
@@ -111,7 +119,7 @@ FORMATS = ("fp16", "bf16", *_FP8, *_MX, "nvfp4", "nvfp4-1x16")
 """The names of msprobe.stats.formats, which this package does not import."""
 
 COMMON = (
-    Key("task", Choice(TASKS), "statistics"),
+    Key("task", Choice(TASKS, FOREIGN_TASKS), "statistics"),
     Key("dump_path", FilePath(), "./dump_path"),
     Key("rank", Numbers()),
     Key("step", Numbers()),
@@ -129,7 +137,7 @@ COMMON = (
 _GRAPH_KERNELS = ((GRAPH, "L2"),)  # there MindSpore's Dump selects, which has no ranges of calls
 
 _LIST = Key("list", Names(), [], levels=COLLECTING)
-_SCOPE = Key("scope", Names(), [], levels=COLLECTING, without=_GRAPH_KERNELS)
+_SCOPE = Key("scope", Names(ends=True), [], levels=COLLECTING, without=_GRAPH_KERNELS)
 _DATA_MODE = Key("data_mode", Words(DATA_MODES, exclusive="all"), ["all"], levels=COLLECTING)
 _SUMMARY_MODE = Key("summary_mode", Summary(SUMMARY_MODES, STATISTICS), "statistics")
 
@@ -204,10 +212,10 @@ FOREIGN: dict[str, dict[str, str]] = {
         "custom_op_namespaces": "operators outside aten are collected from every namespace",
         "grad_probe": "gradients are collected at levels L0 and mix",
         "acc_check": "the section is called run_ut in msprobe",
-        "load": (
-            "inputs of modules are not replaced; msprobe compare names the first call whose output differs although "
-            "its inputs agree"
-        ),
+        "nan_check": "the section is called overflow_check in msprobe",
+        "diff_check": "use msprobe compare after the run",
+        "exception_dump": "use msprobe graph dump with op_debug_mode 4",
+        "load": "msprobe prove gives calls the results of a golden run and keeps the gradients intact",
     },
     "*": {
         "bench_path": "use msprobe compare after the run",
@@ -219,6 +227,7 @@ FOREIGN: dict[str, dict[str, str]] = {
         "device": "statistics are computed on the device of the tensor",
         "stat_cal_mode": "statistics are computed on the device of the tensor",
         "device_stat_precision_mode": "use the key precision",
+        "precision": "use the key precision at the top level",
         "tls_path": "use tls_cert, tls_key and tls_ca",
     },
 }

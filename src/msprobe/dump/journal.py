@@ -18,9 +18,9 @@ from typing import Any, NamedTuple, Optional, Union
 
 from msprobe.dump import layout, native
 from msprobe.dump.phases import Phase, read_line
-from msprobe.dump.plural import count, were
 from msprobe.dump.untrusted.json_files import parse_json
 from msprobe.dump.untrusted.regular_files import open_regular
+from msprobe.messages import Message
 from msprobe.system.memory import largest_text
 
 FORMAT = 1
@@ -158,14 +158,12 @@ class Scan:
 
     def troubles(self) -> list[str]:
         """Problems of this journal that the user should know, one sentence each."""
-        problems = []
+        problems: list[str] = []
         if self.damaged:
-            problems.append(f"{count(self.damaged, 'damaged line')} of {layout.JOURNAL} {were(self.damaged)} left out")
+            problems.append(Message("dump.damaged_lines", number=self.damaged, file=layout.JOURNAL))
         if self.duplicates:
-            problems.append(
-                f"{count(len(self.duplicates), 'name')} {were(len(self.duplicates))} recorded more than once and "
-                f"the last record was kept, first {json.loads(self.duplicates[0])}"
-            )
+            first = str(json.loads(self.duplicates[0]))
+            problems.append(Message("dump.duplicates", number=len(self.duplicates), first=first))
         return problems
 
 

@@ -106,6 +106,11 @@ def module_path(key: str) -> str:
     return key.rpartition(".")[0].partition(".")[2]
 
 
+def general_name(key: str) -> str:
+    """The name of a module without the numbers in its path: `Module.blocks.*.norm.LayerNorm`."""
+    return re.sub(r"(?<=\.)\d+(?=\.)", "*", key)
+
+
 def module_class(key: str) -> str:
     """`Module.layers.0.fc.Linear` -> `Linear`."""
     return key.rpartition(".")[2]

@@ -12,10 +12,12 @@ MOST_NAMED = 5
 
 
 _OTHERS = (
-    ("watch*.sqlite", "a watched run", "msprobe watch"),
-    ("accuracy_checking_result_*.csv", "the results of run_ut", "msprobe view"),
+    ("watch*.sqlite", "is a watched run", "msprobe watch"),
+    ("accuracy_checking_result_*.csv", "has the results of run_ut", "msprobe view"),
 )
-"""Files of other parts of msprobe, what their directory is, and the verb that reads it."""
+"""Files of other parts of msprobe, what to say of their directory, and the verb that reads it."""
+_DEPTHS = ("", "*/", "*/*/")
+"""With several ranks, run_ut writes into `step0/rank1/` of its output directory."""
 
 
 def open_or_explain(path: Path) -> Dump:
@@ -30,12 +32,13 @@ def explain_missing(path: Path, error: DumpError) -> DumpError:
     """The error of `open_dump`, or one that names the right verb, or the dumps one level below the path."""
     place = path if path.is_dir() else path.parent
     for pattern, what, verb in _OTHERS:
-        if path.match(pattern) or (path.is_dir() and any(path.glob(pattern))):
-            return DumpError(f"{path} is {what}, not a dump. Use: {verb} {place}")
-    inside = _dumps_inside(path)
-    if not inside:
+        inside = path.is_dir() and any(any(path.glob(depth + pattern)) for depth in _DEPTHS)
+        if path.match(pattern) or inside:
+            return DumpError(f"{path} {what}, not a dump. Use: {verb} {place}")
+    dumps = _dumps_inside(path)
+    if not dumps:
         return error
-    return DumpError(f"{path} is not a dump, but contains some: {', '.join(inside)}. Give one of them.")
+    return DumpError(f"{path} is not a dump, but contains some: {', '.join(dumps)}. Give one of them.")
 
 
 def _dumps_inside(path: Path) -> list[str]:

@@ -23,7 +23,6 @@ from msprobe.dump.items import Record, items, leaves
 from msprobe.dump.json_files import OPTIONAL_KEYS, events, sources
 from msprobe.dump.parallel import Parallel, read_parallel
 from msprobe.dump.phases import Phase, read_runs
-from msprobe.dump.plural import are, count
 from msprobe.dump.record_keys import DAMAGED
 from msprobe.dump.source_lines import Lines, read_lines
 from msprobe.dump.stack_frames import frames_of, stacks_of
@@ -31,6 +30,7 @@ from msprobe.dump.tokens import Tokens, read_tokens
 from msprobe.dump.untrusted.json_files import parse_json, read_json
 from msprobe.dump.untrusted.json_values import HEAD, clean_head
 from msprobe.dump.untrusted.parents import cut_loops
+from msprobe.messages import Message
 
 __all__ = ["Dump", "DumpError", "RankDump", "Record", "items", "leaves", "open_dump"]
 
@@ -54,7 +54,7 @@ class Dump:
     def notes(self) -> list[str]:
         """Why the first of `unread` cannot be read, and how many more there are. Sentences without a full stop."""
         more = len(self.unread) - _NAMED
-        rest = [f"{more} more rank directories cannot be read"] if more > 0 else []
+        rest = [Message("dump.more_unread", number=more)] if more > 0 else []
         return [*(str(rank.obstacle) for rank in self.unread[:_NAMED]), *rest]
 
 
@@ -115,13 +115,14 @@ class RankDump:
             return None
         try:
             if file.is_file():
-                return None if journal.has_head(file) else f"{file} has lost its first line: {_NOTHING}"
+                return None if journal.has_head(file) else Message("dump.no_head", file=str(file))
         except OSError as error:
-            return f"{file} cannot be read: {error.strerror or error}"
+            return Message("dump.unreadable", file=str(file), error=error.strerror or str(error))
         if (self.path / layout.DEBUG).is_file():
             return None
-        why = f"{self.path} holds neither {layout.DUMP} nor a journal"
-        return why if self.loss is None else f"{why}: {self.loss}"
+        if self.loss is None:
+            return Message("dump.empty", path=str(self.path), file=layout.DUMP)
+        return Message("dump.empty_loss", path=str(self.path), file=layout.DUMP, loss=self.loss)
 
     @property
     def is_readable(self) -> bool:
@@ -192,8 +193,7 @@ class RankDump:
             }
         sound, cut = cut_loops(found)
         if cut:
-            itself = "itself" if cut == 1 else "themselves"
-            self._damage[layout.CONSTRUCT] = f"{count(cut, 'call')} {are(cut)} inside {itself} in {layout.CONSTRUCT}"
+            self._damage[layout.CONSTRUCT] = Message("dump.loops", number=cut, file=layout.CONSTRUCT)
         return sound
 
     @functools.cached_property
@@ -203,7 +203,12 @@ class RankDump:
             found = json.loads(events(self._scan)) if self._scan.training else []
         else:
             found = self._read_file(layout.TRAINING).get("events")
-        return [event for event in found if isinstance(event, dict)] if isinstance(found, list) else []
+        listed = found if isinstance(found, list) else []
+        sound = [event for event in listed if _is_event(event)]
+        if len(sound) < len(listed):
+            bad = len(listed) - len(sound)
+            self._damage[layout.TRAINING] = Message("dump.damaged_events", number=bad, file=layout.TRAINING)
+        return sound
 
     @functools.cached_property
     def phases(self) -> dict[str, Phase]:
@@ -254,8 +259,7 @@ class RankDump:
         """The records. One that is not an object is replaced by a record that says so."""
         bad = [name for name, record in records.items() if not isinstance(record, dict)]
         if bad:
-            number = "1 record is" if len(bad) == 1 else f"{len(bad)} records are"
-            self._damage[layout.DUMP] = f"{number} damaged in {layout.DUMP}, first {bad[0]}"
+            self._damage[layout.DUMP] = Message("dump.damaged", number=len(bad), file=layout.DUMP, first=bad[0])
         return {**records, **{name: {DAMAGED: "the record is not a JSON object"} for name in bad}} if bad else records
 
     def _read_file(self, name: str, part: Callable[[dict[str, Any], Path], dict[str, Any]] = _all) -> dict[str, Any]:
@@ -353,6 +357,13 @@ def _parse(text: bytes, where: Path) -> Any:
         return parse_json(text)
     except ValueError as error:
         raise DumpError(f"{where / layout.JOURNAL} holds a damaged record ({error}).") from None
+
+
+def _is_event(event: Any) -> bool:
+    """Whether it says what happened, and after which call: text, or null before the first call."""
+    if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+        return False
+    return event.get("after") is None or isinstance(event["after"], str)
 
 
 def _read_object(file: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from msprobe.dump import journal, layout
 from msprobe.dump.errors import DumpError
 from msprobe.dump.json_files import write_results
 from msprobe.dump.untrusted.regular_files import open_regular
+from msprobe.messages import Message
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def recover(rank_dir: Path) -> Recovered:
     unfinished = sum(entry.unfinished for entry in found.records.values())
     troubles = found.troubles()
     if found.torn:
-        troubles.append("the last line was cut short by the crash and left out")
+        troubles.append(Message("dump.cut_line"))
     return Recovered(rank_dir, len(found.records) + len(found.debugs), unfinished, troubles)
 
 

@@ -28,6 +28,11 @@ class Frame(NamedTuple):
     text: str  # the source line, if it was recorded
 
 
+def frame_text(file: str, line: int, function: str, text: str) -> str:
+    """One entry of stack.json."""
+    return f"File {file}, line {line}, in {function}, \n {text}"
+
+
 def parse_frame(frame: str) -> Optional[Frame]:
     """Parses one entry of stack.json; None if it is not a frame."""
     found = _FRAME.match(frame)

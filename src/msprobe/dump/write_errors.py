@@ -12,8 +12,9 @@ import time
 from pathlib import Path
 from typing import Optional
 
-from msprobe.dump import layout, plural
+from msprobe.dump import layout
 from msprobe.dump.untrusted.regular_files import open_regular
+from msprobe.messages import Message
 
 _READ_UP_TO = 1 << 20
 _COUNT = re.compile(rb"^(\d{1,18}) records? or files? could not be written", re.MULTILINE)
@@ -36,10 +37,8 @@ def trouble(rank_dir: Path) -> Optional[str]:
         return None
     if counts:
         return _missing(int(counts[-1]))
-    if not size:
-        return f"records or files could not be written ({layout.ERRORS} is empty)"
-    return f"{layout.ERRORS} has entries: msprobe had errors while it wrote this directory"
+    return Message("dump.log_entries" if size else "dump.log_empty", file=layout.ERRORS)
 
 
-def _missing(count: int) -> str:
-    return f"{plural.count(count, 'record or file', 'records or files')} could not be written"
+def _missing(count: int) -> Message:
+    return Message("dump.not_written", number=count)

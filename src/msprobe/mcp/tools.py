@@ -18,6 +18,7 @@ from msprobe.dump.errors import DumpError
 from msprobe.dump.items import items
 from msprobe.dump.reader import Dump, RankDump, open_dump
 from msprobe.dump.untrusted.regular_files import is_inside
+from msprobe.messages import beside
 
 _MOST_ELEMENTS = 400
 _MOST_COUNTED = 1 << 26
@@ -127,7 +128,8 @@ class Tools:
         found = analyse(self._dump(path).ranks)
         keys = ("name", "module", "direction", "step", "rank", "source")
         producer = None if found.producer is None else {key: getattr(found.producer, key) for key in keys}
-        return {"producer": producer, "overflows": len(found.overflows), "notes": found.notes}
+        said = {"sentence": found.sentence, "notes": found.notes}
+        return {"producer": producer, "overflows": len(found.overflows), **said, **beside(said, "sentence", "notes")}
 
     def precision(self, path: str, formats: str, budget: str = "") -> dict[str, Any]:
         """What low-precision formats would do to the products of a dump, the most damaged first."""

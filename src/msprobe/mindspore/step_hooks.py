@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Callable, Optional
 
+from msprobe.collect.constructors import note_constructors
 from msprobe.collect.custom import CustomApis
 from msprobe.collect.guard import run_all
 from msprobe.collect.parallel import ParallelRecord
@@ -84,6 +85,7 @@ class MindSporeHooks:
         self.apis = task.apis(self.recorder, self.gradients) if sources.patches is not None else None
         self.records_elsewhere = 0
         self._task = task
+        self._header = context.header if context.task.records_every_call and context.settings.extra_info else None
         self._parameters = None if task.parameters is None else task.parameters(self.recorder)
         self._sources = sources
         self._jit = JitRegions(self.apis, self._suspend, self._resume)
@@ -107,10 +109,14 @@ class MindSporeHooks:
         if self.level.modules:
             self._cells = self._task.cells(self.recorder, self.gradients, named)
             self._cells.install()
+            if self._header is not None:
+                titled = ((each.title, each.cell) for each in named)
+                note_constructors(self._header, models, "Cell", titled, self.recorder.fault)
             self._watch_parameters(named)
         if self._sources.patches is not None and self.apis is not None:
-            self._sources.patches.put_in(self.apis, [*models, *(each.cell for each in named)])
-            self._sources.custom.attach(self.apis)
+            custom = self._sources.custom
+            self._sources.patches.put_in(self.apis, [*models, *(each.cell for each in named)], custom)
+            custom.attach(self.apis)
 
     def remove(self) -> None:
         acts = [*(companion.remove for companion in reversed(self._companions)), self._jit.remove]

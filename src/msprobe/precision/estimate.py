@@ -14,6 +14,7 @@ from msprobe.dump.plural import count
 from msprobe.dump.products import WEIGHTS
 from msprobe.dump.reader import Dump, RankDump
 from msprobe.dump.record_keys import DAMAGE
+from msprobe.messages import Message
 from msprobe.precision.operands import Operand, operands
 from msprobe.stats.damage import Damage, measure_damage, read_damage, usual_damage, worst_of
 from msprobe.stats.formats import BY_NAME, Format
@@ -121,8 +122,9 @@ def _not_finite(verdicts: Sequence[Verdict]) -> list[str]:
     if not found:
         return []
     place, role = min(found)
-    which = f"{place} {role}" + (f" and {len(found) - 1} more" if len(found) > 1 else "")
-    return [f"{which}: NaN or infinite elements were left out; `msprobe overflow` says where they come from"]
+    if len(found) == 1:
+        return [Message("precision.not_finite", place=place, role=role)]
+    return [Message("precision.not_finite_more", place=place, role=role, more=len(found) - 1)]
 
 
 def _judge(form: Format, budget: Optional[float], meter: _Meter) -> Verdict:
@@ -209,11 +211,11 @@ class _Meter:
         )
 
     def notes(self) -> list[str]:
-        found = []
+        found: list[str] = []
         if self._unread:
-            found.append(f"{count(len(self._unread), 'tensor')} cannot be read, first: {self._unread[0]}")
+            found.append(Message("precision.unread", number=len(self._unread), first=str(self._unread[0])))
         if self._without_tensor:
-            found.append(f"{count(self._without_tensor, 'operand')} without a saved tensor left out")
+            found.append(Message("precision.without_tensor", number=self._without_tensor))
         return found
 
 

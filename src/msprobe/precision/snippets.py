@@ -19,6 +19,21 @@ _RECIPES = {
 }
 
 
+_NVFP4 = (
+    "from torchao.prototype.moe_training.nvfp4_training.nvfp4_training import NVFP4TrainingConfig\n",
+    "NVFP4TrainingConfig()",
+)
+"""What to import, and the configuration."""
+
+
+def _mxfp8(mode: str) -> tuple[str, str]:
+    imports = (
+        "from torchao.prototype.moe_training.config import MXFP8TrainingOpConfig\n"
+        "from torchao.prototype.mx_formats import ScaleCalculationMode\n"
+    )
+    return imports, f"MXFP8TrainingOpConfig(scale_calculation_mode=ScaleCalculationMode.{mode.upper()})"
+
+
 def snippet(verdict: Verdict, target: str) -> str:
     return _torchao(verdict) if target == TORCHAO else _transformer_engine(verdict)
 
@@ -37,13 +52,12 @@ def _torchao(verdict: Verdict) -> str:
             f'config = Float8LinearConfig.from_recipe_name("{_FLOAT8[name]}")\n'
             "convert_to_float8_training(model, config=config, module_filter_fn=wanted)\n"
         )
-    if name.startswith("mxfp8"):
+    if name.startswith("mxfp8") or name == "nvfp4":
+        place, config = _mxfp8(str(verdict.form.mode)) if name.startswith("mxfp8") else _NVFP4
+        bias = "; there a bias of these modules gets no gradient" if name != "nvfp4" else ""
         return (
-            "import torch\nfrom torchao.prototype.mx_formats import MXLinearConfig\n"
-            "from torchao.quantization import quantize_\n\n"
-            f"{head}\n{wanted}\n"
-            'config = MXLinearConfig.from_recipe_name("mxfp8_cublas")\n'
-            "quantize_(model, config, filter_fn=wanted)\n"
+            f"# tested with torchao 0.18{bias}\nimport torch\n{place}from torchao.quantization import quantize_\n\n"
+            f"{head}\n{wanted}\nquantize_(model, {config}, filter_fn=wanted)\n"
         )
     return (
         f"import torch\n\n{head}\n{wanted}\n"

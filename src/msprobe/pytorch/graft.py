@@ -52,12 +52,12 @@ def put(own: Any, golden: Any, given: Sequence[Any] = ()) -> Any:
     golden = golden.to(own.device)
     unchanged = any(own is one for one in given)
     if unchanged or own.dtype != golden.dtype or _overlaps(own):
-        return own if _same_bits(own, golden) else _Replaced.apply(own, golden)
+        return own if same_bits(own, golden) else _Replaced.apply(own, golden)
     own.data.copy_(golden)
     return own
 
 
-def _same_bits(own: Any, golden: Any) -> bool:
+def same_bits(own: Any, golden: Any) -> bool:
     """Whether two tensors of one shape have the same dtype and the same bits: -0 is not 0, and a NaN is itself."""
     if own.dtype != golden.dtype:
         return False

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
+from msprobe.collect.constructors import note_constructors
 from msprobe.collect.custom import CustomApis
 from msprobe.collect.parallel import ParallelRecord
 from msprobe.collect.probe import Companion
@@ -37,7 +38,7 @@ from msprobe.pytorch.tensors.tensor_text import TensorTexts
 from msprobe.pytorch.tensors.variables import TorchVariables
 from msprobe.pytorch.training.training_events import TrainingEvents
 from msprobe.pytorch.training.updates import ParameterUpdates
-from msprobe.stats import CRC, STATS
+from msprobe.stats import CRC, ORDER, STATS
 
 
 def digest_texts() -> TensorTexts:
@@ -82,7 +83,7 @@ class TorchHooks:
         wanted = context.task.statistics
         kinds = accelerators.device_kinds() if task.defers else frozenset()
         self._deferred: Optional[accelerators.DeferredWriter] = None
-        statistics = accelerators.DeviceStatistics(kinds) if kinds and wanted == STATS else None
+        statistics = accelerators.DeviceStatistics(kinds) if kinds and wanted == STATS | ORDER else None
         if statistics is not None:
             self._deferred = accelerators.DeferredWriter(context.writer, statistics)
         self.level = context.level
@@ -101,6 +102,7 @@ class TorchHooks:
         self.watchers = self._make_watchers(context, parallel, layouts, living)
         self._task = task
         self._sources = sources
+        self._header = context.header if context.task.records_every_call and context.settings.extra_info else None
         self._companions = task.companions(self)
         self._installed: list[Callable[[], None]] = []
 
@@ -155,6 +157,8 @@ class TorchHooks:
             self._installed.append(companion.remove)
             companion.install(models)
         self._tree.forget()
+        if modules is not None and self._header is not None:
+            note_constructors(self._header, models, "Module", modules.named(), self.recorder.fault)
 
     def remove(self) -> None:
         for remove in reversed(self._installed):

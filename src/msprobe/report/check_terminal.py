@@ -8,6 +8,7 @@ from typing import Any
 from msprobe.check.core.judge import ERROR, PASS, SKIP, WARNING
 from msprobe.check.core.precheck import Checked, Report, overall
 from msprobe.dump.plural import count
+from msprobe.messages import beside
 from msprobe.report.screen import MARK, NAME, PATH, TEXT, Column, Screen
 
 
@@ -42,8 +43,9 @@ def as_json(report: Report) -> dict[str, Any]:
     return {
         "calls": len(report.checked),
         **{word.replace(" ", "_"): report.count(status) for status, word in _WORDS},
-        "findings": [vars(one) for one in report.worst_first],
+        "findings": [{**vars(one), **beside(vars(one), "", "message")} for one in report.worst_first],
         "notes": report.notes,
+        **beside({"notes": report.notes}, "", "notes"),
         "files": [str(path) for path in report.files],
     }
 

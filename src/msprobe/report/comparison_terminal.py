@@ -8,7 +8,7 @@ from typing import Optional
 
 from msprobe.compare.measure import distance
 from msprobe.compare.origin.describe import Origin
-from msprobe.compare.reasons import BENIGN
+from msprobe.compare.reasons import BENIGN, Kind
 from msprobe.compare.result import DIFFERS, SAME, UNLIKE, Comparison, UnitResult
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Row
 from msprobe.dump.items import true_count
@@ -29,6 +29,14 @@ _COLUMNS = (
 )
 _MANY_NOTES, _EVIDENCE, _THEN, _INSIDE, _SIDES, _NOTES, _COUNTS = range(1, 8)
 """The lines of the answer that may be left out on a small terminal, in this order."""
+
+_PLAIN = {
+    Kind.ROUNDING.value: "gradients that are only rounding",
+    Kind.COVERED.value: "settled by other rows",
+    Kind.RECOMPUTED.value: "recomputed forwards",
+    Kind.DESTINATION.value: "overwritten later",
+}
+"""Words of reasons that say too little where nothing else explains them."""
 
 Line = tuple[int, str]
 
@@ -75,7 +83,7 @@ def _lines(comparison: Comparison) -> Iterator[Line]:
         yield 0, "Compared in part: what could be compared agrees, and the rest could not be compared (see below)."
     else:
         yield 0, "Not compared: no row could be compared (see below)."
-    reasons = ", ".join(f"{reason} {n}" for reason, n in comparison.reasons.items())
+    reasons = ", ".join(f"{n} {_PLAIN.get(reason, reason)}" for reason, n in comparison.reasons.items())
     yield (
         _COUNTS if origin is not None else 0,
         f"Rows: {sum(counts.values())}, of them {counts[PASS]} pass, {counts[WARNING]} warning, "
@@ -99,6 +107,7 @@ def _origin_lines(origin: Origin) -> Iterator[Line]:
         (0, "after", origin.collective),
         *_both(0, "used at" if origin.kind in _STATE else "source", origin.source, origin.golden_source),
         *_both(_INSIDE, "inside", origin.library, origin.golden_library),
+        *_both(_INSIDE, "made at", origin.made, origin.golden_made),
     ]
     yield 0, f"Origin: {origin.sentence}"
     yield from ((order, f"  {name:<7} {text}") for order, name, text in facts if text)

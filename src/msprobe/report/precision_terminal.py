@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Union
 
 from msprobe.dump.plural import count
+from msprobe.messages import beside
 from msprobe.precision.estimate import Estimate, Row, Verdict, reason
 from msprobe.precision.snippets import TARGETS, snippet
 from msprobe.report.screen import NAME, TEXT, Column, Screen
@@ -52,13 +53,12 @@ def show_emulation(script: str, runs: Sequence[EmulatedRun], everything: bool) -
     lines = []
     for run in runs[1:]:
         number = f"{len(run.emulated)} Linear module{'s' if len(run.emulated) > 1 else ''}"
+        number += f" in {run.format}" + (", gradients rounded stochastically" if run.stochastic else "")
         if math.isnan(run.final):
-            lines.append(
-                f"{run.format}: the loss of {script} is not finite after {steps} with {number} in {run.format}"
-            )
+            lines.append(f"{run.format}: the loss of {script} is not finite after {steps} with {number}")
         else:
             change = f"{abs(run.gap(bare)):.3g} {'higher' if run.gap(bare) > 0 else 'lower'}"
-            lines.append(f"{run.format}: the loss of {script} is {change} after {steps} with {number} in {run.format}")
+            lines.append(f"{run.format}: the loss of {script} is {change} after {steps} with {number}")
     screen.say(lines)
     screen.table(
         [Column("run"), Column("loss"), Column("gap"), Column("first step"), Column("modules"), Column("kept", drop=1)],
@@ -83,7 +83,12 @@ def _headline(verdict: Verdict) -> list[str]:
     if not keep:
         meets = "the only product meets" if len(places) == 1 else f"all {len(places)} products meet"
         return [f"{name}: {meets} the budget of {budget} {usual}"]
-    lines = [f"{name}: keep {len(keep)} of {count(len(places), 'product')} in bf16; the others meet {budget} {usual}"]
+    if len(keep) == len(places):
+        every = "the only product" if len(keep) == 1 else f"all {len(keep)} products"
+        lines = [f"{name}: keep {every} in bf16: none meets the budget of {budget} {usual}"]
+    else:
+        products = count(len(places), "product")
+        lines = [f"{name}: keep {len(keep)} of {products} in bf16; the others meet {budget} {usual}"]
     first = {place: next(row for row in verdict.below if row.place == place) for place in keep[:_NAMED]}
     for place, row in first.items():
         why = reason(row.damage, verdict.usual)
@@ -123,6 +128,7 @@ def as_json(path: Path, found: Estimate) -> dict[str, Any]:
         "path": str(path),
         "formats": [_verdict_json(verdict) for verdict in found.verdicts],
         "notes": found.notes,
+        **beside({"notes": found.notes}, "", "notes"),
     }
 
 

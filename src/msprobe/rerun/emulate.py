@@ -26,12 +26,13 @@ _LAST = 0.1
 
 @dataclass(frozen=True)
 class EmulatedRun:
-    """One run. `format` is empty for the script as it is."""
+    """One run. `format` is empty for the script as it is. `stochastic`: gradients were rounded so."""
 
     format: str
     losses: list[float]
     emulated: list[str]
     kept: list[str]
+    stochastic: bool = False
 
     @property
     def final(self) -> float:
@@ -45,7 +46,7 @@ class EmulatedRun:
     def as_record(self, bare: EmulatedRun) -> dict[str, Any]:
         return {
             "format": self.format, "steps": len(self.losses), "loss": self.final, "gap": self.gap(bare),
-            "emulated": self.emulated, "kept": self.kept, "losses": self.losses,
+            "emulated": self.emulated, "kept": self.kept, "stochastic": self.stochastic, "losses": self.losses,
         }  # fmt: skip
 
 
@@ -54,6 +55,7 @@ def emulate_script(
     forms: Sequence[Format],
     keep: Sequence[str],
     steps: int,
+    stochastic: bool,
     directory: Path,
     say: Callable[[str], None],
 ) -> list[EmulatedRun]:
@@ -61,7 +63,8 @@ def emulate_script(
     runs = []
     for name in ("", *(form.name for form in forms)):
         say(f"running {script} " + (f"with its Linear modules in emulated {name}" if name else "as it is"))
-        runs.append(_run(script, EmulationOrder(name, tuple(keep), steps, str(directory / "report.json")), directory))
+        order = EmulationOrder(name, tuple(keep), steps, str(directory / "report.json"), stochastic and bool(name))
+        runs.append(_run(script, order, directory))
         if name and not runs[-1].emulated:
             matched = f": --keep leaves out all {len(runs[-1].kept)}" if runs[-1].kept else ""
             raise DumpError(f"no torch.nn.Linear of the script computed in {name}{matched}")
@@ -91,4 +94,4 @@ def _run(script: Script, order: EmulationOrder, directory: Path) -> EmulatedRun:
         raise DumpError("the script never imported torch: only PyTorch scripts can be emulated") from None
     if not found["losses"]:
         raise DumpError("the script made no optimizer step after a backward of a loss: there is nothing to compare")
-    return EmulatedRun(order.format, found["losses"], found["emulated"], found["kept"])
+    return EmulatedRun(order.format, found["losses"], found["emulated"], found["kept"], order.stochastic)

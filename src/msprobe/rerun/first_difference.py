@@ -18,6 +18,7 @@ from msprobe.dump.names import FORWARD, forward_of, is_module, parse_name
 from msprobe.dump.reader import Dump, RankDump, items
 from msprobe.dump.stack_frames import source_line
 from msprobe.messages import Message
+from msprobe.system.collector import at_rest
 
 INPUT, OUTPUT, ARGUMENT, CALLS = "input", "output", "argument", "calls"
 """Kinds: an input that no recorded call made different, an output of equal inputs, a plain argument, other calls."""
@@ -106,6 +107,7 @@ class Comparison:
         )
 
 
+@at_rest()
 def compare_runs(first: Dump, second: Dump) -> Comparison:
     """Raises DumpError if the runs have no step and rank in common, or no checksums."""
     other = {(rank.step, rank.rank): rank for rank in second.ranks}

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Optional
 
 from msprobe.config.directions import Directions
 from msprobe.dump.errors import DumpError
@@ -81,16 +82,30 @@ def _split_msrun(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return options, script
 
 
-def run_script(script: Script, directions: Directions, directory: Path, environment: Mapping[str, str]) -> int:
-    """Runs the script to its end and returns its exit code. Its output goes where ours goes."""
+def run_script(
+    script: Script, directions: Directions, directory: Path, environment: Mapping[str, str], kept: Optional[Path] = None
+) -> int:
+    """Runs the script to its end and returns its exit code. Its output goes where ours goes, and to the file `kept`."""
     file = directory / "directions.json"
     directions.write(file)
     sys.stdout.flush()
     path = os.pathsep.join((str(Path(sys.executable).parent), environment.get("PATH", "")))  # msrun runs `python`
-    process = subprocess.Popen(script.command(file), env={**environment, "PATH": path})
+    pipe = None if kept is None else subprocess.PIPE
+    process = subprocess.Popen(script.command(file), env={**environment, "PATH": path}, stdout=pipe)
     try:
+        if kept is not None and process.stdout is not None:
+            _copy(process.stdout, kept)
         return process.wait()
     except KeyboardInterrupt:
         process.terminate()
         process.wait()
         raise
+
+
+def _copy(output: IO[bytes], kept: Path) -> None:
+    """Passes the output on, line by line, and keeps it in a file."""
+    with kept.open("wb") as file:
+        kept.chmod(0o640)
+        for line in output:
+            file.write(line)
+            print(line.decode(errors="replace"), end="", flush=True)

@@ -25,11 +25,16 @@ from msprobe.dump.reader import Dump, RankDump, items, open_dump
 from msprobe.dump.record_keys import INPUT_ARGS, INPUT_KWARGS
 from msprobe.messages import Message, beside
 from msprobe.rerun.launch import Script, run_script
+from msprobe.rerun.printed import Printed
 from msprobe.stats.shares import shares
+from msprobe.system.collector import at_rest
 
 PROVED, NOT_PROVED, NOT_THE_CAUSE = "proved", "not proved", "not the cause"
 SAME = "same"
+_PRINTED = "printed.txt"
 _INPUTS = ("input", "received")
+_DRAWN = ("weight", "input", "random")
+"""What differs first if the seeds differ."""
 _AROUND = ("missing call", "extra call", "replaced", "wiring", "swapped", "elsewhere")
 
 
@@ -40,7 +45,8 @@ class NeedsTensors(DumpError):
 @dataclass(frozen=True)
 class Request:
     """`target` is a dump of the script that exists already; without it the script runs once more. `call` is grafted in
-    place of the origin that compare finds. `tensors` is a second dump of the golden run, with tensors."""
+    place of the origin that compare finds. `tensors` is a second dump of the golden run, with tensors. `number` takes
+    the place of the loss."""
 
     script: Script
     golden: Path
@@ -49,6 +55,7 @@ class Request:
     tensors: Optional[Path] = None
     call: str = ""
     most: int = 3
+    number: Optional[Printed] = None
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,7 @@ class Cause:
 @dataclass(frozen=True)
 class Proof:
     """The answer. `target`, `golden` and `after` are the loss of the target, of the golden run, and after each further
-    graft; `differing` counts the rows that differ without a graft."""
+    graft, or what the script prints after `number`; `differing` counts the rows that differ without a graft."""
 
     verdict: str
     causes: tuple[Cause, ...]
@@ -88,6 +95,7 @@ class Proof:
     after: tuple[float, ...]
     rest: str = ""
     differing: int = 0
+    number: str = ""
 
     def lines(self) -> list[str]:
         return list(_lines(self))
@@ -96,7 +104,7 @@ class Proof:
         """The answer for programs, and for `msprobe view`."""
         return {
             "verdict": self.verdict, "exact": self.exact, "rest": self.rest, "step": self.step, "target": self.target,
-            "golden": self.golden, "after": list(self.after), "differing": self.differing,
+            "golden": self.golden, "after": list(self.after), "differing": self.differing, "number": self.number,
             "causes": [{**vars(one), **beside(vars(one), "sentence")} for one in self.causes],
             **beside({"rest": self.rest}, "rest"),
         }  # fmt: skip
@@ -104,12 +112,16 @@ class Proof:
 
 def prove(request: Request, say: Callable[[str], None]) -> Proof:
     """Raises DumpError with one sentence if there is nothing to prove or nothing to graft."""
+    if request.number is not None and request.target is not None:
+        raise DumpError("a dump has no number that the script printed: leave out --target, or --number")
     golden = open_dump(request.golden)
     runs = _Runs(request, golden, say)
     target = request.target if request.target is not None else runs.record()
+    runs.check_steps(target)
     found = _compare(target, request.golden, runs.steps)
     if found.origin is None:
         raise DumpError(f"there is nothing to prove: the target and {request.golden} have verdict {found.verdict!r}")
+    _check_seeds(found, found.origin)
     blamed, differing = found.origin, _differing(found)
     grafts: list[Graft] = []
     causes: list[Cause] = []
@@ -134,7 +146,7 @@ def prove(request: Request, say: Callable[[str], None]) -> Proof:
         elif line is not None:
             calls = len({causes[line].name, *names})
             causes[line] = replace(causes[line], ran=fired[0], changed=fired[1], calls=calls)
-        losses[-1] = _loss(open_dump(place), runs.steps)
+        losses[-1] = runs.number_of(place)
         causes[-1] = replace(causes[-1], left=_differing(found))
         if found.verdict == SAME:
             verdict = PROVED
@@ -150,11 +162,19 @@ def prove(request: Request, say: Callable[[str], None]) -> Proof:
     return replace(_conclude(verdict, runs, target, causes, losses, found), differing=differing)
 
 
+def _check_seeds(found: Comparison, origin: Origin) -> None:
+    """Raises DumpError if a different seed explains the origin: everything that was drawn differs then."""
+    notes = [note for note in found.notes if note.id == "header.seed"]
+    if notes and origin.kind in _DRAWN:
+        raise DumpError(f"{origin.sentence}, but {notes[0]}; start both runs with the same seed")
+
+
 def _differing(found: Comparison) -> int:
     summary = found.summary()
     return int(summary["warning"]) + int(summary["error"])
 
 
+@at_rest()
 def _compare(target: Path, golden: Path, steps: Sequence[int]) -> Comparison:
     return compare(target, golden, steps=list(steps) or None)
 
@@ -219,14 +239,15 @@ def _describe(origin: Origin, name: str, fired: tuple[int, int]) -> Cause:
 def _conclude(
     verdict: str, runs: _Runs, target: Path, causes: list[Cause], losses: list[Optional[float]], found: Comparison
 ) -> Proof:
-    wrong, right = _loss(open_dump(target), runs.steps), _loss(runs.golden, runs.steps)
+    wrong, right = runs.number_of(target), runs.number_of(None)
     after = [one for one in losses if one is not None]
     if wrong is not None and right is not None and len(after) == len(causes):
         parts = shares(wrong, right, after)
         causes = [replace(cause, share=share) for cause, share in zip(causes, parts)]
     exact = all(row.distance in (0, 0.0, None) for _, row in found.rows())
     rest = "" if found.origin is None else found.origin.sentence
-    return Proof(verdict, tuple(causes), exact, max(runs.steps, default=None), wrong, right, tuple(after), rest)
+    step = None if runs.number else max(runs.steps, default=None)
+    return Proof(verdict, tuple(causes), exact, step, wrong, right, tuple(after), rest, number=runs.number)
 
 
 class _Runs:
@@ -247,6 +268,23 @@ class _Runs:
         self._level = str(head.get("level"))
         if self._level not in ("L0", "L1", "mix"):
             raise DumpError(f"{request.golden} has level {self._level}: prove needs a dump of level L0, L1 or mix")
+
+    @property
+    def number(self) -> str:
+        return "" if self._request.number is None else self._request.number.text
+
+    def number_of(self, dump: Optional[Path]) -> Optional[float]:
+        """The loss of a run, or what its script printed; of the golden run without `dump`."""
+        wanted = self._request.number
+        if wanted is None:
+            return _loss(self.golden if dump is None else open_dump(dump), self.steps)
+        return wanted.golden if dump is None else wanted.read(dump.parent / _PRINTED)
+
+    def check_steps(self, target: Path) -> None:
+        """Raises DumpError if the target lacks a step of the golden dump: its loss would be that of a different one."""
+        missing = [step for step in self.steps if step not in open_dump(target).steps]
+        if missing:
+            raise DumpError(f"the target has no step {missing[0]}, which the golden dump has: give both the same steps")
 
     def record(self) -> Path:
         return self._run(self._begin(""), ())
@@ -273,6 +311,7 @@ class _Runs:
             raise DumpError(f"the graft never ran: the script did not call {title} where msprobe sees it")
         return dump, (done, changed)
 
+    @at_rest()
     def _accept(self, dump: Path, grafts: Sequence[Graft]) -> None:
         """Writes the golden run's plain arguments into the records of grafted calls, and its records of the calls
         inside grafted modules: the run no longer depends on them, so they are no difference of this run."""
@@ -402,13 +441,16 @@ class _Runs:
         }
         config.write_text(json.dumps(settings), encoding="utf-8")
         config.chmod(0o640)
-        last = max(self.steps, default=0)
+        last = None if self.number else max(self.steps, default=0)
         directions = Directions(str(config), last, grafts=grafts, whole=False, report=str(report))
-        code = run_script(self._request.script, directions, directory, dict(os.environ))
+        kept = directory / _PRINTED if self.number else None
+        code = run_script(self._request.script, directions, directory, dict(os.environ), kept)
         if code:
             raise DumpError(f"{self._request.script} failed with exit code {code} in run {self._count}")
         if not dump.is_dir():
             raise DumpError(f"run {self._count} of {self._request.script} recorded nothing: it called no model")
+        if self._request.number is not None:
+            self._request.number.read(directory / _PRINTED)  # raises if the script does not print it
         return dump
 
 
@@ -508,7 +550,9 @@ def _lines(proof: Proof) -> Iterator[str]:
     causes = proof.causes
     names = " and ".join(one.title for one in causes)
     how = "bit for bit" if proof.exact else "within rounding"
-    loss = "" if proof.golden is None or not proof.after else f", loss {proof.after[-1]:.6g} at step {proof.step}"
+    what = proof.number or "loss"
+    when = "" if proof.step is None else f" at step {proof.step}"
+    loss = "" if proof.golden is None or not proof.after else f", {what} {proof.after[-1]:.6g}{when}"
     if proof.verdict == PROVED:
         yield f"Proved: with {names} replaced by the golden result, the run is the same ({how}{loss})"
     elif proof.verdict == NOT_THE_CAUSE:
@@ -523,7 +567,7 @@ def _lines(proof: Proof) -> Iterator[str]:
             yield f"  source  {one.source}"
         if one.share is not None and proof.target is not None and proof.golden is not None:
             yield (
-                f"  share   {one.share:.0%} of the difference of the loss at step {proof.step} "
+                f"  share   {one.share:.0%} of the difference of {proof.number or 'the loss'}{when} "
                 f"({proof.target:.6g}, golden {proof.golden:.6g})"
             )
         yield (

@@ -14,6 +14,7 @@ import numpy as np
 
 from msprobe.dump.errors import DumpError
 from msprobe.dump.plural import count
+from msprobe.messages import Message, beside
 from msprobe.rollout.logprobs import Differences, TokenDifference, log_softmax, truncate
 from msprobe.rollout.samples import Sample
 
@@ -40,12 +41,14 @@ class CheckedSamples:
 
     def summary(self) -> dict[str, Any]:
         figures = {**self.differences.figures(), "tokens": len(self.differences.tokens)}
+        said = {"sentence": self.sentence, "notes": self.notes}
         return {
             "verdict": self.verdict,
             "cause": self.cause,
             "sentence": self.sentence,
             "logprobs": figures,
             "notes": self.notes,
+            **beside(said, "sentence", "notes"),
         }
 
 
@@ -61,9 +64,9 @@ def check_samples(samples: Sequence[Sample], logits: Logits, vocabulary: int) ->
     largest = max(max(one.tokens) for one in known)
     if largest >= vocabulary:
         raise DumpError(f"token id {largest} is not in the model's vocabulary of {vocabulary}: a different tokenizer.")
-    notes = []
+    notes: list[str] = []
     if len(known) < len(samples):
-        notes.append(f"{count(len(samples) - len(known), 'sample')} without log-probs left out")
+        notes.append(Message("rollout.left_out", number=len(samples) - len(known)))
     rows = [_Rows(number, one, logits(one.tokens)) for number, one in enumerate(known)]
     plain = _difference(rows, lambda row: row.plain())
     found = Differences(
@@ -115,27 +118,27 @@ def _difference(rows: Sequence[_Rows], function: Callable[[_Rows], Array], shift
     return float(values.mean()) if len(values) else float("inf")
 
 
-def _conclude(rows: Sequence[_Rows], plain: float) -> tuple[str, str]:
-    tests: list[tuple[float, str, str]] = []
-    for shift, side in ((1, "late"), (-1, "early")):
+def _conclude(rows: Sequence[_Rows], plain: float) -> tuple[str, Message]:
+    tests: list[tuple[float, str, Message]] = []
+    for shift, text in ((1, Message("rollout.shifted_late")), (-1, Message("rollout.shifted_early"))):
         if any(len(row.recorded) > 2 for row in rows):
-            text = f"The log-probs are shifted: each stands one token too {side}."
             tests.append((_difference(rows, lambda row: row.plain(), shift), "shift", text))
     temperature = _search(rows)
-    text = f"The log-probs are those at temperature {temperature:.3g}, not at 1."
+    text = Message("rollout.temperature", temperature=f"{temperature:.3g}")
     tests.append((_difference(rows, lambda row: row.at(temperature)), "temperature", text))
     for heat in dict.fromkeys((1.0, *(row.sample.temperature or 1.0 for row in rows))):
         for top_p in dict.fromkeys(row.sample.top_p for row in rows):
             if top_p is not None and top_p < 1:
-                text = f"The log-probs are normalised over the tokens that top_p {top_p:g} leaves"
-                text += "." if heat == 1 else f", at temperature {heat:g}."
+                text = Message("rollout.top_p", top_p=f"{top_p:g}")
+                if heat != 1:
+                    text = Message("rollout.top_p_temperature", top_p=f"{top_p:g}", temperature=f"{heat:g}")
                 tests.append((_difference(rows, lambda row, t=heat, p=top_p: row.at(t, p)), "top_p", text))  # type: ignore[misc]
     best = min(tests)
     noticeable = abs(temperature - 1) > 0.02 or best[1] != "temperature"
     if noticeable and best[0] * _BETTER < plain and best[0] < NORMAL * 2.5:
         return best[1], best[2]
     if plain <= NORMAL:
-        return "rounding", f"The log-probs fit the model: the mean difference is {plain:.3g} nats."
+        return "rounding", Message("rollout.fits", mean=f"{plain:.3g}")
     return _where(rows, plain)
 
 
@@ -151,24 +154,24 @@ def _search(rows: Sequence[_Rows]) -> float:
     return float(np.sqrt(low * high))
 
 
-def _where(rows: Sequence[_Rows], plain: float) -> tuple[str, str]:
+def _where(rows: Sequence[_Rows], plain: float) -> tuple[str, Message]:
     """What the differences have in common: their place in the sequence, or a few tokens."""
     size = np.concatenate([np.abs(row.plain() - row.recorded) for row in rows])
     place = np.concatenate([len(row.sample.prompt) + np.arange(len(row.recorded)) for row in rows])
     token = np.concatenate([np.array(row.sample.response) for row in rows])
-    head = f"The log-probs do not fit the model: the mean difference is {plain:.3g} nats"
+    mean = f"{plain:.3g}"
     per_token = {one: float(size[token == one].mean()) for one in np.unique(token).tolist()}
     wrong = [one for one, value in per_token.items() if value > 10 * max(float(np.median(size)), 1e-6)]
     if wrong and len(wrong) <= max(3, len(per_token) // 20) and size[np.isin(token, wrong)].sum() > 0.8 * size.sum():
-        return "tokens", f"{head}, nearly all of it in {count(len(wrong), 'token')} (first: {wrong[0]})."
+        return "tokens", Message("rollout.tokens", mean=mean, number=len(wrong), first=wrong[0])
     early, late = size[place <= np.median(place)].mean(), size[place > np.median(place)].mean()
     if late > 4 * early:
-        return "position", f"{head}; it grows with the position ({early:.3g} before the middle, {late:.3g} after)."
+        return "position", Message("rollout.position", mean=mean, early=f"{early:.3g}", late=f"{late:.3g}")
     per_sample = [float(np.abs(row.plain() - row.recorded).mean()) for row in rows]
     bad = [row.number + 1 for row, value in zip(rows, per_sample) if value > NORMAL]
     if 0 < len(bad) < len(rows) / 2:
-        return "samples", f"{head}, in {len(bad)} of {len(rows)} samples (first: sample {bad[0]})."
-    return "model", f"{head}, everywhere: different weights, or a different computation. Compare by module next."
+        return "samples", Message("rollout.samples", mean=mean, bad=len(bad), number=len(rows), first=bad[0])
+    return "model", Message("rollout.model", mean=mean)
 
 
 def answer(found: CheckedSamples) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any, Optional
 
 import numpy as np
 
+from msprobe.messages import Message, beside
 from msprobe.rollout.checkpoints import Weights, open_weights
 from msprobe.rollout.weight_places import Piece, Places
 
@@ -59,7 +60,7 @@ class WeightsComparison:
         return 1 if self.wrong else 0
 
     def summary(self) -> dict[str, Any]:
-        rows = [asdict(one) for one in self.results if one.kind != SAME]
+        rows = [{**asdict(one), **beside({"detail": one.detail}, "detail")} for one in self.results if one.kind != SAME]
         return {"verdict": "differs" if self.wrong else "same", "counts": self.counts, "tensors": rows}
 
     @property
@@ -78,7 +79,7 @@ def compare_weights(first: Path, second: Path, older: Optional[Path] = None) -> 
     scales = {name for rank in places.ranks for name in rank.tensors if _is_scale(name)}
     for name in places.ranks[0].tensors:
         if name not in places.used and name not in scales:
-            results.append(TensorResult(name, EXTRA, "only in the second weights"))
+            results.append(TensorResult(name, EXTRA, Message("weights.extra")))
     return WeightsComparison(results)
 
 
@@ -90,7 +91,7 @@ def _compare(name: str, ours: Weights, places: Places, older: Optional[Weights])
     stored = ours.tensors[name]
     pieces = places.find(name)
     if not pieces:
-        return TensorResult(name, MISSING, "not in the second weights")
+        return TensorResult(name, MISSING, Message("weights.missing"))
     result = TensorResult(name, SAME, place=_place(name, pieces))
     value = stored.read()
     before = older.tensors.get(name) if older is not None else None
@@ -102,7 +103,8 @@ def _compare(name: str, ours: Weights, places: Places, older: Optional[Weights])
         mine, other = piece.read_ours(value), piece.read_theirs(there.read())
         result.elements += mine.size
         if mine.shape != other.shape:
-            return TensorResult(name, DIFFERS, f"its shape is {list(mine.shape)} and {list(other.shape)}")
+            shapes = {"first": str(list(mine.shape)), "second": str(list(other.shape))}
+            return TensorResult(name, DIFFERS, Message("weights.shape", **shapes))
         if _equal(mine, other):
             continue
         if there.dtype in _NARROW and stored.dtype not in _NARROW:
@@ -112,7 +114,7 @@ def _compare(name: str, ours: Weights, places: Places, older: Optional[Weights])
                 continue
         if stored.dtype != there.dtype and _equal(mine.astype(other.dtype), other):
             result.kind = CAST if result.kind in HARMLESS else result.kind
-            result.detail = f"{stored.dtype} and {there.dtype}, equal after the cast"
+            result.detail = Message("weights.cast", first=stored.dtype, second=there.dtype)
             continue
         stale = stale and before is not None and _equal(piece.read_ours(before.read()).astype(other.dtype), other)
         result.kind = DIFFERS
@@ -184,19 +186,21 @@ def _wrong_rows(block: Array, first: int) -> list[tuple[int, int]]:
 
 def _describe(
     result: TensorResult, wrong: list[tuple[int, int]], shape: tuple[int, ...], ranks: int, stale: bool
-) -> str:
+) -> Message:
     total = result.elements
     if result.different == 1:
-        what = f"one element of {total}, in row {wrong[0][0]}"
+        what = Message("weights.one", elements=total, row=wrong[0][0])
     elif result.different >= 0.9 * total:
-        what = "nearly all elements"
+        what = Message("weights.nearly_all")
     else:
         merged = wrong if len(wrong) == 1 else [(wrong[0][0], wrong[-1][1])] if len(wrong) > 3 else wrong
         rows = ", ".join(f"{a}" if a == b else f"{a} to {b}" for a, b in merged)
-        what = f"{result.different} of {total} elements, in rows {rows} of {shape[0] if shape else 1}"
-    where = f", in rank {', '.join(map(str, result.ranks))} only" if 0 < len(result.ranks) < ranks else ""
-    old = "; equal to the older weights" if stale else ""
-    return f"{what}{where}; largest difference {result.largest:.3g}, relative {result.relative:.3g}{old}"
+        counts = {"different": result.different, "elements": total, "all": shape[0] if shape else 1}
+        what = Message("weights.some", **counts, rows=rows)
+    if 0 < len(result.ranks) < ranks:
+        what = Message("weights.in_ranks", what=what, ranks=", ".join(map(str, result.ranks)))
+    figures = {"largest": f"{result.largest:.3g}", "relative": f"{result.relative:.3g}"}
+    return Message("weights.stale" if stale else "weights.differs", what=what, **figures)
 
 
 def _quantised(mine: Array, other: Array, piece: Piece, dtype: str, places: Places) -> bool:

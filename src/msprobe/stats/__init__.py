@@ -15,12 +15,13 @@ from typing import Any, Optional
 import numpy as np
 
 from msprobe.stats import dtypes
-from msprobe.stats.result import CRC, LOW_PRECISION, STATS, XOR, Stats
+from msprobe.stats.result import CRC, LOW_PRECISION, ORDER, STATS, XOR, Stats
 
 __all__ = [
     "BACKEND",
     "CRC",
     "LOW_PRECISION",
+    "ORDER",
     "STATS",
     "XOR",
     "Stats",

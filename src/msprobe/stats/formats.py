@@ -1,4 +1,4 @@
-"""The low-precision formats as one table, and their emulation in numpy, rounding to nearest even.
+"""The low-precision formats as one table, and their emulation in numpy: rounding to nearest even, or stochastic.
 
 A format stores each element in a small type, and blocks of elements share a scale. A matrix is cut into blocks of
 `block` rows and columns; 0 means all of them. `emulate(matrix.T, …)` is the other orientation, which a backward uses.
@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 import numpy as np
+
+from msprobe.stats.stochastic import RANGE, draw
 
 Array = np.ndarray[Any, Any]
 
@@ -85,19 +87,26 @@ TABLE: tuple[Format, ...] = (
 BY_NAME: dict[str, Format] = {one.name: one for one in TABLE}
 
 
-def cast(values: Array, element: Element) -> Array:
+def cast(values: Array, element: Element, seed: Optional[int] = None) -> Array:
     """The numbers rounded to the type, as float64. NaN stays NaN, also in types that have none."""
-    return limit(round_to(values, element), element)
+    return limit(round_to(values, element, seed), element)
 
 
-def round_to(values: Array, element: Element) -> Array:
-    """The numbers with the mantissa of the type, as float64, as if it had no largest number."""
+def round_to(values: Array, element: Element, seed: Optional[int] = None) -> Array:
+    """The numbers with the mantissa of the type, as float64, as if it had no largest number. With a seed the rounding
+    is stochastic: up as often as the number is near to the upper neighbour, so that it is right in the mean."""
     with np.errstate(invalid="ignore"):  # a signalling NaN
         wide = np.asarray(values).astype(np.float64)
     finite = np.isfinite(wide)
     exponents = np.frexp(np.where(finite, wide, 0.0))[1] - 1
     steps = np.ldexp(1.0, np.maximum(exponents, element.lowest) - element.mantissa)
-    return np.where(finite, np.rint(np.where(finite, wide, 0.0) / steps) * steps, wide)
+    counts = np.where(finite, wide, 0.0) / steps
+    if seed is None:
+        rounded = np.rint(counts)
+    else:
+        noise = draw(np.arange(counts.size, dtype=np.int64), seed).reshape(counts.shape) / RANGE
+        rounded = np.copysign(np.floor(np.abs(counts) + noise), counts)
+    return np.where(finite, rounded * steps, wide)
 
 
 def limit(rounded: Array, element: Element) -> Array:
@@ -106,14 +115,15 @@ def limit(rounded: Array, element: Element) -> Array:
     return np.where(np.abs(rounded) > element.largest, np.copysign(beyond, rounded), rounded)
 
 
-def emulate(matrix: Array, form: Format, weight: bool = False) -> Array:
-    """What the format keeps of a finite matrix, as float64. A weight is cut into the blocks of weights."""
+def emulate(matrix: Array, form: Format, weight: bool = False, seed: Optional[int] = None) -> Array:
+    """What the format keeps of a finite matrix, as float64. A weight is cut into the blocks of weights. With a seed the
+    elements are rounded stochastically; scales never are."""
     wide = np.asarray(matrix).astype(np.float64)
     if form.scale is None or wide.size == 0:
-        return cast(wide, form.element)
+        return cast(wide, form.element, seed)
     scaled = scale(wide, form, weight)
     largest = form.element.largest
-    return np.multiply(cast(np.clip(scaled.elements, -largest, largest), form.element), scaled.spread)
+    return np.multiply(cast(np.clip(scaled.elements, -largest, largest), form.element, seed), scaled.spread)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The kernel in numpy: for machines without a compiler, and as a reference for the C kernel in the tests.
 
 The code is the definition of each statistic; docs/kernel.md has the same in words. Integers are summed exactly, other
-types in float64. Elements are read in memory order, as in C, except for the digests.
+types in float64. Elements are read in memory order, as in C, except for the digests and Order.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ import numpy as np
 
 from msprobe.stats import dtypes
 from msprobe.stats.dtypes import BOOL, COMPLEX, FLOAT, Dtype
-from msprobe.stats.result import CRC, LOW_PRECISION, STATS, XOR, Number, Stats
+from msprobe.stats.result import CRC, LOW_PRECISION, ORDER, STATS, XOR, Number, Stats
+from msprobe.stats.stochastic import draw
 
 Array = np.ndarray[Any, Any]
 Figures = tuple[Number, Number, float, float, int, int, int, int]
 _TILE, _CHUNK = 4096, 2**18  # as in core.h: LOW_PRECISION rounds at these points
 _RAW = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "V16"}
 _LIMIT = 2**62
+_SMALL, _RUN = 2**16, 64  # as in order.c: what is cheap to read in logical order
 
 
 def measure(
@@ -33,6 +35,7 @@ def measure(
     count = raw.size
     if not count or not want & STATS:
         return Stats(None, None, None, None, 0, 0, 0, 0, count, crc, xor)
+    logical = raw
     raw, repeats = _memory_order(raw)
     flat = np.ascontiguousarray(raw).reshape(-1)
     if row.kind == BOOL:
@@ -42,13 +45,15 @@ def measure(
         figures = _of_floats(row, flat, repeats, bool(want & LOW_PRECISION))
     else:
         figures = _of_integers(flat.view(row.name), repeats)
-    return Stats(*figures, count, crc, xor)
+    order = _order(row, logical, figures) if _order_wanted(logical, want) else None
+    return Stats(*figures, count, crc, xor, order)
 
 
 def render(
     ptr: int, code: int, shape: tuple[int, ...], strides: tuple[int, ...], want: int, threads: int = 0
 ) -> tuple[str, Optional[str], int]:
-    """The JSON members "Max" to "Norm" ("" without STATS), the digest for "md5", and the number of NaN and inf."""
+    """The JSON members "Max" to "Norm" and, if computed, "Order" ("" without STATS), the digest for "md5", and the
+    number of NaN and inf."""
     if want & CRC and want & XOR:
         raise ValueError("render writes one digest: use CRC or XOR, not both")
     stats = measure(ptr, code, shape, strides, want, threads)
@@ -61,6 +66,8 @@ def render(
     if want & STATS:
         numbers = tuple(_json(value) for value in stats[:4])
         text = '"Max": {}, "Min": {}, "Mean": {}, "Norm": {}'.format(*numbers)
+        if stats.order is not None:
+            text += f', "Order": {_json(stats.order)}'
     return text, digest, stats.nan + stats.posinf + stats.neginf
 
 
@@ -117,7 +124,7 @@ def _view(ptr: int, code: int, shape: tuple[int, ...], strides: tuple[int, ...],
     row = dtypes.BY_CODE.get(code)
     if row is None:
         raise ValueError(f"unknown dtype code {code}")
-    if want & ~(STATS | CRC | XOR | LOW_PRECISION):
+    if want & ~(STATS | CRC | XOR | LOW_PRECISION | ORDER):
         raise ValueError(f"unknown flags in want: {want}")
     if len(shape) != len(strides) or len(shape) > 64:
         raise ValueError(f"{len(shape)} sizes and {len(strides)} strides: expected the same number, at most 64")
@@ -155,6 +162,60 @@ def _memory_order(raw: Array) -> tuple[Array, int]:
     raw = raw[tuple(0 if step == 0 else slice(None, None, -1 if step < 0 else 1) for step in raw.strides)]
     raw = cast(Array, np.asarray(raw))
     return raw.transpose(sorted(range(raw.ndim), key=lambda axis: -raw.strides[axis])), repeats
+
+
+def _order_wanted(raw: Array, want: int) -> bool:
+    """Whether Order is computed: in logical order, which costs much for some large views."""
+    if not want & ORDER or raw.size == 1:
+        return False
+    if raw.size <= _SMALL or want & (CRC | XOR):
+        return True
+    run = 1
+    for size, step in zip(reversed(raw.shape), reversed(raw.strides)):
+        if step != run * raw.itemsize:
+            break
+        run *= size
+    return 0 not in raw.strides and run * raw.itemsize >= _RUN
+
+
+def _order(row: Dtype, raw: Array, figures: Figures) -> Optional[float]:
+    """The sum of the weighted elements. None for NaN, infinity and values whose squares may not fit float64."""
+    nan, posinf, neginf = figures[4:7]
+    if nan or posinf or neginf:
+        return None
+    flat = np.ascontiguousarray(raw).reshape(-1)
+    if row.kind in (FLOAT, COMPLEX):
+        if _exponent(max(float(cast(float, figures[0])), -float(cast(float, figures[1])))):
+            return None
+        values = _decode(row, flat)
+    else:
+        values = flat.view(row.name).astype(np.float64)
+    total = 0.0
+    for tile in range(0, values.size, _TILE):
+        part = values[tile : tile + _TILE]
+        total += float((part * _PLACES[: part.size]).sum()) * _tile_weight(tile // _TILE)
+    return total
+
+
+def _weights(bits: Array) -> Array:
+    """The weights of lanes, groups or tiles: at least 0.5 and less than 1.5 away from zero."""
+    return cast(Array, np.where(bits >> 31, -1.0, 1.0) * (0.5 + (bits & 0xFFFFF) / 2.0**20))
+
+
+def _tile_weight(number: int) -> float:
+    """Of a large tensor only the first tiles count all; of the later ones about one of four counts, twice as much."""
+    bits = draw(np.array([_BEFORE + number]), 0)
+    if number < _COMPLETE:
+        return float(_weights(bits)[0])
+    return 0.0 if int(bits[0]) >> 29 & 3 else 2.0 * float(_weights(bits)[0])
+
+
+_LANES, _COMPLETE = 16, 16
+_BEFORE = 1 + _LANES + _TILE // _LANES
+_PLACES = (
+    _weights(draw(np.arange(1 + _LANES, _BEFORE), 0))[:, None] * _weights(draw(np.arange(1, 1 + _LANES), 0))
+).reshape(-1)
+"""The weights of the elements of a tile."""
 
 
 def _of_integers(values: Array, repeats: int) -> Figures:
@@ -210,7 +271,7 @@ def _of_floats(row: Dtype, flat: Array, repeats: int, low_precision: bool) -> Fi
 def _mean_norm(row: Dtype, values: Array, repeats: int, peak: float, low: bool) -> tuple[float, float]:
     """Mean and norm. Values whose squares do not fit float64 are scaled by a power of two, so a finite result stays
     finite."""
-    exponent = math.frexp(peak)[1] if peak and not 2.0**-400 <= peak <= 2.0**470 else 0
+    exponent = _exponent(peak)
     count = values.size * repeats
     if exponent:
         values = np.ldexp(values, -exponent)
@@ -228,6 +289,11 @@ def _mean_norm(row: Dtype, values: Array, repeats: int, peak: float, low: bool) 
     total, squares = round_to(row, total * repeats), round_to(row, squares * repeats)
     mean, norm = round_to(row, total / count), round_to(row, math.sqrt(squares))
     return _ldexp(mean, exponent), _ldexp(norm, exponent)
+
+
+def _exponent(peak: float) -> int:
+    """The power of two by which values are divided, so that their squares fit float64: usually 0."""
+    return math.frexp(peak)[1] if peak and not 2.0**-400 <= peak <= 2.0**470 else 0
 
 
 def _ldexp(value: float, exponent: int) -> float:

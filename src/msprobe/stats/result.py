@@ -13,6 +13,8 @@ XOR = 4
 """The xor of the same bytes as little-endian 64-bit words, the last one padded with zero bytes."""
 LOW_PRECISION = 8
 """Mean and Norm accumulate in the dtype of the tensor (see docs/kernel.md)."""
+ORDER = 16
+"""The sum of the elements, each times a fixed weight that depends on its place in logical (C) order."""
 
 Number = Union[bool, int, float, None]
 
@@ -31,3 +33,4 @@ class Stats(NamedTuple):
     count: int  # type: ignore[assignment]
     crc: Optional[int]
     xor: Optional[int]
+    order: Optional[float] = None

@@ -10,8 +10,9 @@ OURS = "msprobe-precision"
 THEIRS = "mindstudio-probe"
 BESIDE = (
     f"{THEIRS} is installed in the same directory as msprobe ({OURS}): both own the import name and the command, and "
-    "which files are used depends on the order of installation. Use one environment for each, or: "
-    f"pip uninstall -y {THEIRS} {OURS}; pip install {OURS}"
+    "which files are used depends on the order of installation. Use one environment for each, or keep one: "
+    f"pip uninstall -y {THEIRS} {OURS}; pip install {OURS} (or {THEIRS}). Do not uninstall only one: pip then removes "
+    "files of the other, and it fails at import without a word about it."
 )
 
 

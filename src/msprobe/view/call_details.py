@@ -9,6 +9,7 @@ from typing import Any, Optional
 from msprobe.compare.calls import Call, forward_name
 from msprobe.compare.layout.faults.guilty import guilty_ranks
 from msprobe.compare.rows import ERROR, WARNING, Item, Row, is_tensor
+from msprobe.dump.items import true_count
 from msprobe.view.columns import Table
 from msprobe.view.flow import Flow, Place
 from msprobe.view.source_lines import Recorded, code_of, frames_of
@@ -125,7 +126,9 @@ def item_of(item: Item) -> Optional[dict[str, Any]]:
     """A recorded item with long texts shortened for the page."""
     if item is None:
         return None
-    return {str(key)[:LONGEST]: shown(value) for key, value in item.items() if key not in _NOT_SHOWN}
+    found = {str(key)[:LONGEST]: shown(value) for key, value in item.items() if key not in _NOT_SHOWN}
+    trues = true_count(item)
+    return found if trues is None else {**found, "true": f"{trues[0]} of {trues[1]}"}
 
 
 def shown(value: Any) -> Any:

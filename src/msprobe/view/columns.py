@@ -18,6 +18,7 @@ from msprobe.compare.reasons import Kind, Reason
 from msprobe.compare.result import UnitResult
 from msprobe.compare.rows import ERROR, INTRODUCED, NOT_COMPARED, PASS, PROPAGATED, WARNING, Group, Item, Row
 from msprobe.dump.collectives import is_collective
+from msprobe.dump.items import true_count
 from msprobe.dump.names import module_class, module_path, parse_name
 from msprobe.dump.stack_frames import is_library, parse_frame
 from msprobe.messages import translations
@@ -238,14 +239,17 @@ def _title(call: Optional[Call]) -> str:
 
 
 def _figure(item: Item) -> Any:
-    """The norm of a tensor or the number of a plain value; text if it is not a finite number."""
+    """The norm of a tensor or the number of a plain value; text if it is not a finite number, and for booleans."""
     if item is None:
         return _NONE
     value = item.get("Norm") if "dtype" in item else item.get("value", item.get("type"))
     if value.__class__ is float and -_LARGEST < value < _LARGEST:
         return value
-    if isinstance(value, bool) or value is None:
-        return _NONE if value is None else str(value)
+    if value is None:
+        trues = true_count(item)
+        return _NONE if trues is None else f"{trues[0]} true"
+    if isinstance(value, bool):
+        return str(value)
     found = number(value)
     if found is None or found != found or found in (float("inf"), -float("inf")):
         return str(value)

@@ -12,6 +12,7 @@ from msprobe.compare.calls import Match, forward_name
 from msprobe.compare.inputs import open_inputs
 from msprobe.compare.layout.dimensions import ranks_text
 from msprobe.compare.layout.report import joined_label
+from msprobe.compare.origin.source import made_frames
 from msprobe.compare.result import UnitResult
 from msprobe.compare.rows import Row
 from msprobe.compare.sources import Pair
@@ -49,7 +50,10 @@ def of_comparison(comparison: Comparison) -> Material:
         found = _locate(comparison.units, origin)
         if found is not None:
             answer.unit, match, answer.row = found
-            answer.stacks = stacks_of(comparison.units[answer.unit], match)
+            unit = comparison.units[answer.unit]
+            answer.stacks = stacks_of(unit, match)
+            if origin.module and (origin.made or origin.golden_made):
+                answer.made = made_frames(unit.made, origin.module)
     counts = {key: summary[key] for key in ("rows", "pass", "warning", "error", "not_compared")}
     counts["not_compared_reasons"] = summary["not_compared_reasons"]
     return Material("comparison", comparison.target, comparison.golden, answer, comparison.units, summary=counts)
@@ -68,13 +72,15 @@ def _facts(origin: Origin) -> list[tuple[str, str]]:
     where = [] if origin.step is None else [Message("place.step", step=origin.step)]
     ranks = origin.ranks or (() if origin.rank is None else (origin.rank,))
     where += [ranks_text(ranks)] if ranks else []
+    about_loop = origin.kind == "training"  # such a finding has no call of its own, only one that shows it
     facts = [
-        ("call", origin.name),
+        ("seen_in" if about_loop else "call", origin.name if origin.slot or not about_loop else ""),
         ("module", origin.module or ""),
         ("collective", origin.collective),
         ("where", Message("place", parts=[*where, _DIRECTIONS[origin.direction]])),
         ("source", origin.source or origin.golden_source or ""),
         ("inside", origin.library or origin.golden_library or ""),
+        ("made", origin.made or origin.golden_made or ""),
         *(("evidence", one) for one in origin.evidence if one.id not in _SHOWN),
     ]
     if origin.spread.get("calls"):

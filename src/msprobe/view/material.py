@@ -14,6 +14,7 @@ from msprobe.compare.result import UnitResult
 from msprobe.compare.rows import Row
 from msprobe.compare.sources import Source
 from msprobe.dump.errors import DumpError
+from msprobe.dump.stack_frames import Frame
 from msprobe.view.watched import Watched, is_watched
 
 Sides = tuple[Source, Optional[Source]]
@@ -36,6 +37,8 @@ class Answer:
     stacks: tuple[list[str], list[str]] = ([], [])
     ranks: list[int] = field(default_factory=list)
     """The ranks with the fault, if the ranks of a run were compared as one."""
+    made: tuple[Optional[Frame], Optional[Frame]] = (None, None)
+    """The lines that make the module, if the answer is about it."""
 
 
 @dataclass

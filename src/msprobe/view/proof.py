@@ -38,7 +38,7 @@ def load_proof(path: Path, progress: Optional[Progress] = None) -> Material:
     has_both = len(runs) > 1
     material = load_comparison(runs[0], runs[-1], {}, progress) if has_both else load_dump(runs[-1])
     answer = material.answer
-    facts = [("loss", text) for text in [_loss(proof)] if text]
+    facts = [("printed" if proof["number"] else "loss", text) for text in [_loss(proof)] if text]
     facts += [("now", proof["rest"])] if proof["rest"] and proof["verdict"] != "proved" else []
     notes = [*([Message("proof.rows")] if has_both else []), *answer.notes]
     material.answer = Answer(
@@ -66,6 +66,7 @@ def _read(path: Path) -> dict[str, Any]:
         "verdict": value["verdict"],
         "exact": value.get("exact") is True,
         "rest": _said(value, "rest"),
+        "number": _text(value.get("number")),
         "after": [_number(one) for one in after[:MOST_CAUSES]] if isinstance(after, list) else [],
         "causes": [_cause(one) for one in causes[:MOST_CAUSES] if isinstance(one, dict)],
     }
@@ -113,6 +114,8 @@ def _loss(proof: dict[str, Any]) -> str:
         return ""
     losses = [f"{proof['target']:.6g}", *(f"{one:.6g}" for one in proof["after"] if one is not None)]
     golden = f"{proof['golden']:.6g}"
+    if proof["number"]:
+        return Message("proof.number", number=proof["number"], losses=losses, golden=golden)
     if proof["step"] is None:
         return Message("proof.loss", losses=losses, golden=golden)
     return Message("proof.loss_at", losses=losses, golden=golden, step=proof["step"])

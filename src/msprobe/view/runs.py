@@ -15,7 +15,8 @@ _VERSIONS = ("torch", "mindspore", "python", "numpy", "msprobe")
 _SEEDS = ("torch_seed", "mindspore_seed", "numpy_seed")
 _LEFT_OUT = (
     "command", "hostname", "directory", "git_commit", "device", "time", "framework", "groups", "parallel",
-    "first_batch", "random_state", "environment.RANK", "environment.LOCAL_RANK", *_VERSIONS, *_SEEDS,
+    "first_batch", "random_state", "environment.RANK", "environment.LOCAL_RANK", "environment.MASTER_PORT",
+    *_VERSIONS, *_SEEDS,
 )  # fmt: skip
 """Shown by name, or part of something else."""
 MOST = 12
@@ -29,7 +30,7 @@ def describe_runs(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     facts = [_facts(run) for run in runs]
     found = [_described(key, [one[key] for one in facts]) for key in facts[0] if any(one[key] for one in facts)]
     if len(runs) == 2 and all(runs):
-        sides = [_flat(run) for run in runs]
+        sides = [_flat({key: one for key, one in run.items() if key != "made"}) for run in runs]
         keys = [key for key in dict.fromkeys([*sides[0], *sides[1]]) if key not in _LEFT_OUT]
         others = [_described(key, [side.get(key, "–") for side in sides]) for key in keys]
         found += [one for one in others if one["differs"]][:MOST]

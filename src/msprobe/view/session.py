@@ -14,6 +14,7 @@ from msprobe.dump import layout
 from msprobe.dump.errors import DumpError
 from msprobe.dump.reader import RankDump
 from msprobe.messages import translations
+from msprobe.system.collector import at_rest
 from msprobe.view.call_details import CallDetails, item_of
 from msprobe.view.check_results import DEPTHS as CHECK_DEPTHS
 from msprobe.view.columns import Table
@@ -56,9 +57,9 @@ class Contents:
             "ranks": answer.ranks,
             "counts": material.summary,
             "row": -1 if row is None else self.table.number_of(answer.unit, row),
-            "slot": "" if row is None else row.slot,
+            "slot": "" if row is None else row.name,
             "sides": None if row is None else {"target": item_of(row.target), "golden": item_of(row.golden)},
-            "code": code_of(answer.stacks, self._recorded.of(material.units[answer.unit]))
+            "code": code_of(answer.stacks, self._recorded.of(material.units[answer.unit]), row, answer.made)
             if any(answer.stacks)
             else None,
             "runs": describe_runs(self._recorded.runs()),
@@ -102,13 +103,8 @@ class Session:
 
     def _load(self, progress: Optional[Progress] = None) -> Contents:
         begun = time.monotonic()
-        collecting = gc.isenabled()
-        gc.disable()  # this data stays in memory: the garbage collector would scan it again and again
-        try:
+        with at_rest():
             contents = Contents(open_material(self._target, self._golden, self._mapping, progress))
-        finally:
-            if collecting:
-                gc.enable()
         gc.freeze()
         now = time.monotonic()
         self._next_look = now + max(LEAST_PAUSE, 5 * (now - begun))

@@ -11,12 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
+from msprobe.compare.calls import FORWARD
 from msprobe.compare.origin.source import library_frame
 from msprobe.compare.result import UnitResult
+from msprobe.compare.rows import Row
 from msprobe.dump.errors import DumpError
 from msprobe.dump.reader import RankDump, open_dump
 from msprobe.dump.source_lines import AROUND, LONGEST, Lines
 from msprobe.dump.stack_frames import Frame, is_library, parse_frame
+from msprobe.view.argument import argument_in
 
 MOST_FRAMES = 200
 MOST_RANKS = 4
@@ -72,19 +75,34 @@ def _has(lines: Mapping[int, str], frame: Frame) -> bool:
     return bool(here) and frame.text.startswith(here)
 
 
-def code_of(stacks: Sequence[list[str]], recorded: Sequence[list[Lines]]) -> Optional[dict[str, Any]]:
-    """For each run, the user's line with the lines around it, and the innermost line if a library has it; None where
-    a run does not make the call."""
+def code_of(
+    stacks: Sequence[list[str]],
+    recorded: Sequence[list[Lines]],
+    row: Optional[Row] = None,
+    made: Sequence[Optional[Frame]] = (None, None),
+) -> Optional[dict[str, Any]]:
+    """For each run, the user's line with the lines around it, the innermost line if a library has it, and the line that
+    made the module; None where a run does not make the call. The innermost line has the words of the argument of
+    `row`."""
     sides: dict[str, Any] = {}
-    for name, stack, lines in zip(("target", "golden"), stacks, recorded):
-        library = library_frame(_parsed(stack))
-        inside = None
-        if library is not None:
-            place = {"file": library.file[:LONGEST], "line": library.line, "first": library.line, "note": ""}
-            inside = {**place, "lines": [library.text[:LONGEST]]}
+    calls = (None, None) if row is None else (row.match.target, row.match.golden)
+    slots = ("", "") if row is None else (row.slot, row.golden_slot)
+    for name, stack, lines, call, slot, origin in zip(("target", "golden"), stacks, recorded, calls, slots, made):
+        inside = _one_line(library_frame(_parsed(stack)))
         own = excerpt_of(stack, lines)
-        sides[name] = {"own": own, "library": inside} if own or inside else None
+        innermost = inside or own
+        if innermost is not None and call is not None and call.direction == FORWARD:
+            line = innermost["lines"][innermost["line"] - innermost["first"]]
+            innermost["argument"] = argument_in(line.strip(), call.key, slot)
+        sides[name] = {"own": own, "library": inside, "made": _one_line(origin)} if own or inside else None
     return sides if any(sides.values()) else None
+
+
+def _one_line(frame: Optional[Frame]) -> Optional[dict[str, Any]]:
+    if frame is None:
+        return None
+    place = {"file": frame.file[:LONGEST], "line": frame.line, "first": frame.line, "note": ""}
+    return {**place, "lines": [frame.text[:LONGEST]]}
 
 
 class Recorded:

@@ -14,6 +14,7 @@ from typing import Any, Optional
 import numpy as np
 
 from msprobe.dump.plural import count
+from msprobe.messages import translations
 from msprobe.watch.reading.compare import compare
 from msprobe.watch.reading.run import RankRun, Run
 from msprobe.watch.store import is_absent
@@ -73,6 +74,7 @@ class Watched:
                 "ranks": [rank.rank for rank in run.ranks],
                 "alarms": [{"step": one.step, "rank": one.rank or 0, "rule": one.rule, "target": one.target,
                             "sentence": one.sentence} for one in alarms],
+                "chinese": translations(one.sentence for one in alarms),
             }  # fmt: skip
 
     def matrix(self, statistic: str, rank_number: int) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from typing import Any, Optional
 
 import numpy as np
 
+from msprobe.messages import Message
 from msprobe.watch.alarms.alarm import Alarm
 from msprobe.watch.targets import Target
 
@@ -33,10 +34,12 @@ _STATEMENTS = (
     "shard TEXT, first INTEGER, statistics TEXT)",
     "CREATE TABLE steps (step INTEGER PRIMARY KEY, time REAL, numbers BLOB)",
     "CREATE TABLE alarms (id INTEGER PRIMARY KEY, step INTEGER, rule TEXT, kind TEXT, name TEXT, position INTEGER, "
-    "sentence TEXT, value REAL, usual REAL, around TEXT, rank INTEGER)",
+    "sentence TEXT, value REAL, usual REAL, around TEXT, rank INTEGER, message TEXT)",
 )
 TABLES = {statement.split()[2]: statement for statement in _STATEMENTS}
 """The statement that makes each table. Readers refuse a file with others."""
+ALARMS_WITHOUT_MESSAGES = TABLES["alarms"].replace(", message TEXT)", ")")
+"""The table of an older msprobe, which stored the English text only."""
 BESIDE = ("-journal", "-wal", "-shm")
 """The files that SQLite opens next to a database."""
 _CHECK_SIZE_EVERY = 64
@@ -54,7 +57,9 @@ def strange_table(rows: Iterable[tuple[Any, ...]]) -> str:
     and the statement of each table, view, index and trigger. Views, triggers and generated columns are programs."""
     found = set()
     for kind, name, text in rows:
-        if kind != "table" or name not in TABLES or " ".join(str(text).split()) != TABLES[name]:
+        written = " ".join(str(text).split())
+        older = name == "alarms" and written == ALARMS_WITHOUT_MESSAGES
+        if kind != "table" or name not in TABLES or (written != TABLES[name] and not older):
             return f"the {str(kind)[:20]} {str(name)[:60]!r} is not one of its tables"
         found.add(name)
     return next((f"it has no table {name!r}" for name in TABLES if name not in found), "")
@@ -99,6 +104,8 @@ class Store:
         strange = strange_table(run("SELECT type, name, sql FROM sqlite_master"))
         if strange:
             raise sqlite3.DatabaseError(f"{self.path} is not the database of a watched run: {strange}")
+        if "message" not in [row[1] for row in run("PRAGMA table_info(alarms)")]:
+            run("ALTER TABLE alarms ADD COLUMN message TEXT")
         run("DELETE FROM steps WHERE step >= ?", (step,))
         run("DELETE FROM alarms WHERE step >= ?", (step,))
         for kind, name, first, statistics in run("SELECT kind, name, first, statistics FROM targets").fetchall():
@@ -151,8 +158,9 @@ class Store:
         for alarm in alarms:
             where = (alarm.step, alarm.rule, alarm.kind, alarm.name, alarm.position, alarm.sentence)
             numbers = (_finite(alarm.value), _finite(alarm.usual), json.dumps(alarm.around))
-            rows.append((*where, *numbers, alarm.rank))
-        self._database.executemany("INSERT INTO alarms VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            message = json.dumps(alarm.sentence.as_json()) if isinstance(alarm.sentence, Message) else None
+            rows.append((*where, *numbers, alarm.rank, message))
+        self._database.executemany("INSERT INTO alarms VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def _thin(self) -> None:
         """If the file is too large, deletes every second step of the older half, except steps near an alarm."""

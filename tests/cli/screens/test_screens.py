@@ -40,7 +40,24 @@ VERBS = {
         "temperature 0.5, not at 1",
     ),
     "watch": (["watch", "watch"], 1, "First: step 9, rank 0, output/model.layers.1.mlp.down_proj"),
-    "recover": (["recover", "llama/target"], 0, "nothing to recover"),
+    "recover llama": (["recover", "llama/target"], 0, "nothing to recover"),
+    "recover lora": (["recover", "lora/target"], 0, "nothing to recover"),
+    "recover ddp": (["recover", "ddp/target"], 0, "nothing to recover"),
+    "replay": (
+        ["replay", "overflow/step0/rank/Functional.linear.19.forward"],
+        0,
+        "Functional.linear.19.forward: deterministic in 16 runs",
+    ),
+    "replay without a record": (["replay", "ddp/target"], 2, "give the rank directory and a name in its dump.json"),
+    "precision without tensors": (["precision", "lora/target", "--format", "nvfp4"], 2, "has no saved tensors"),
+    "view llama": (["view", "llama/target", "llama/golden", "--export", "llama.html"], 0, "Wrote llama.html"),
+    "view lora": (["view", "lora/target", "lora/golden", "--export", "lora.html"], 0, "Wrote lora.html"),
+    "view ddp": (["view", "ddp/target", "ddp/golden", "--export", "ddp.html"], 0, "Wrote ddp.html"),
+    "watch compare": (["watch", "compare", "watch", "watch"], 0, "Both runs are the same"),
+    "watch export": (["watch", "export", "watch", "--csv", "-o", "curves"], 0, "curves"),
+    "graph": (["graph", "check", "llama/target"], 2, "is not a graph-mode dump"),
+    "convert": (["convert", "-d", "llama/target", "-out", "converted"], 2, "2 files failed"),
+    "the same dump twice": (["compare", "lora/target", "lora/target"], 2, "Both paths are one directory"),
     "run_ut": (["run_ut", "-api_info", "ddp/golden", "-f", "-o", "checked", "--jobs", "1"], None, " calls: "),
     "unknown verb": (["comapre", "llama/target"], 2, "did you mean compare?"),
     "doctor": (["doctor"], None, "msprobe "),
@@ -134,6 +151,30 @@ def test_a_verb_that_runs_a_script_keeps_its_answer_on_the_screen(recorded: Path
     captured = capture(words, (80, 24), tmp_path, recorded)
     assert answer in check(captured, (80, 24))
     assert captured.code == code
+
+
+def test_run_ends_with_what_was_written_and_the_next_command(tmp_path: Path) -> None:
+    captured = capture(["run", "-o", "made", *SCRIPT, "blocks", "wrong"], (80, 24), tmp_path, tmp_path)
+    assert captured.code == 0
+    assert len(captured.last) <= 24
+    assert f"2 steps written to {tmp_path / 'made'}. Next: msprobe show made" in captured.lines[-1]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_the_list_of_verbs_is_not_wider_than_the_terminal(tmp_path: Path, size: tuple[int, int]) -> None:
+    """It is a list, and may scroll; words are not broken."""
+    captured = capture(["--help"], size, tmp_path, tmp_path)
+    assert max(map(len, captured.lines)) <= size[0]
+    assert any(line.startswith("  schema ") for line in captured.lines)
+
+
+def test_rows_say_their_rank(pairs: Path, tmp_path: Path) -> None:
+    words = ["rows", "ddp/target", "ddp/golden", "--where", "role=introduced", "--where", "rank=1"]
+    captured = capture(words, (80, 24), tmp_path, pairs)
+    check(captured, (80, 24))
+    rows = captured.last[next(n for n, line in enumerate(captured.last) if line.startswith("step/rank")) + 1 :]
+    assert "Tensor.__mul__.1.forward.input.1" in " ".join(rows)
+    assert {row.split()[0] for row in rows} <= {"step0/rank1", "step1/rank1"}
 
 
 def test_all_ends_with_the_origin(pairs: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from msprobe.check.core import judge
 from msprobe.check.core.judge import ERROR, Verdict
 from msprobe.check.core.measure import Format, Metrics, measure_floats
+from msprobe.messages import Message
 
 Array = np.ndarray[Any, Any]
 _EACH = frozenset(("dropout", "dropout_", "native_dropout"))  # every element is drawn separately
@@ -43,4 +44,4 @@ def measure_kept(flat: Array, given: Array, golden: Array, form: Format) -> Metr
 def judge_mask(mask: Array, flat: Array, given: Array) -> Verdict:
     """Checks the mask of native_dropout: true where the result is not zero, false where a value became zero."""
     wrong = int(np.count_nonzero((flat != 0) & (mask == 0))) + int(np.count_nonzero((flat == 0) & (given * mask != 0)))
-    return Verdict(ERROR, f"{wrong} elements do not agree with the result") if wrong else Verdict(judge.PASS)
+    return Verdict(ERROR, Message("check.mask", number=wrong)) if wrong else Verdict(judge.PASS)

@@ -21,6 +21,7 @@ from msprobe.check.core.rounding import same_but_for_rounding, same_but_for_sums
 from msprobe.dump.errors import DumpError
 from msprobe.dump.reader import RankDump
 from msprobe.dump.record_keys import INPUT, OUTPUT
+from msprobe.messages import Message
 
 MOVES = 3
 RECORDED = ".recorded"
@@ -32,7 +33,6 @@ _NOT_UNIQUE = frozenset(("linalg.eig", "eig", "eigvals", "Eig", "linalg.eigh", "
     ("linalg.svd", "svd", "pca_lowrank", "svd_lowrank")
 )
 _OF_BITS = frozenset(("hash_tensor",))
-_UNSTABLE = "the golden side gives another result for the same inputs each time: nothing can be compared with it"
 
 
 class Row(NamedTuple):
@@ -72,11 +72,11 @@ class Examiner:
         except (NotCallable, NotMade, DumpError) as error:
             return Outcome(message=str(error))
         except _FAILURES as error:
-            return Outcome(message=f"its inputs cannot be made: {_short(error)}")
+            return Outcome(message=Message("check.no_call", error=_short(error)))
         if call.api in _NOT_UNIQUE:
-            return Outcome(message="its result is not unique: order or signs may differ")
+            return Outcome(message=Message("check.not_unique"))
         if call.api in _OF_BITS:
-            return Outcome(message="its result depends on every bit of its input: a golden in higher precision differs")
+            return Outcome(message=Message("check.of_bits"))
         examination = _Examination(self.framework, name, call, loader(rank))
         outcome = examination.run(self._device, forward, backward)
         if self._keep and ERROR in (outcome.forward, outcome.backward):
@@ -112,32 +112,39 @@ class _Examination:
         try:
             golden = self._golden = self._call.golden()
         except _FAILURES as error:
-            return Outcome(message=f"the golden side cannot run it: {_short(error)}")
+            return Outcome(message=Message("check.cannot_run", side=_golden_side(), error=_short(error)))
         own: Optional[Results] = None
         try:
             own = self._device = self._call.run(device)
         except _FAILURES as error:
-            self._notes.append(f"{device} cannot run it: {_short(error)}")
+            self._notes.append(Message("check.cannot_run", side=device, error=_short(error)))
             self._explains_backward = True
         if golden.random:
             return self._random(golden, own, forward, backward is not None)
         self._equal = golden.weak if device == "cpu" else ()
-        for where, results in (("the golden side", golden), (device, own)):
+        for where, results in ((_golden_side(), golden), (device, own)):
             if results is not None and results.no_gradients:
-                self._notes.append(f"{where} cannot run its backward: {results.no_gradients}")
+                self._notes.append(Message("check.no_backward_run", side=where, error=results.no_gradients))
                 self._explains_backward = True
         if "forward" in self._equal or (backward is not None and self._equal):
-            self._notes.append(f"{golden.made}, and the CPU is also the device under test")
+            self._notes.append(Message("check.same_device", made=golden.made))
             self._explains_backward = "backward" in self._equal
         statuses = []
         for direction, record in (("forward", forward), ("backward", backward)):
             recorded = flat_records((record or {}).get(OUTPUT), nulls=direction == "backward")
             statuses.append(self._judge_direction(direction, golden, own, recorded))
         if backward is not None and statuses[1] == SKIP and not self._explains_backward:
-            self._notes.append(f"its backward is not checked: {self._why_no_backward(backward)}")
+            self._notes.append(Message("check.no_backward", why=self._why_no_backward(backward)))
         if not self._rows and not self._notes:
-            self._notes.append("it returned nothing that can be compared")
-        return Outcome(statuses[0], statuses[1], "; ".join(dict.fromkeys(self._notes)), self._rows)
+            self._notes.append(Message("check.nothing_returned"))
+        return Outcome(statuses[0], statuses[1], self._said(), self._rows)
+
+    def _said(self) -> str:
+        """All notes as one."""
+        notes = list(dict.fromkeys(self._notes))
+        if len(notes) > 1:
+            return Message("also", parts=notes)
+        return notes[0] if notes else ""
 
     def data(self) -> dict[str, Any]:
         """All tensors of the call, by the name of their file."""
@@ -154,13 +161,14 @@ class _Examination:
         if direction == "backward" and (golden.no_gradients or (own is not None and own.no_gradients)):
             return SKIP
         if mine is not None and len(mine) != len(right):
-            self._notes.append(f"number of results of its {direction}: {len(mine)} instead of {len(right)}")
+            numbers = {"found": len(mine), "expected": len(right)}
+            self._notes.append(Message("check.count", direction=direction, **numbers))
             return ERROR
         statuses = []
         fits = self._fits(direction, recorded, len(right))
         if not fits and right and any(_is_saved(item) for item in recorded):
-            counts = f"the dump has {len(recorded)} results of its {direction}, the re-run {len(right)}"
-            self._notes.append(f"{counts}: the recorded ones are not judged")
+            counts = {"recorded": len(recorded), "here": len(right)}
+            self._notes.append(Message("check.recorded_count", direction=direction, **counts))
             statuses.append(WARNING)
         for number, expected in enumerate(right):
             if expected is None:
@@ -180,7 +188,7 @@ class _Examination:
     def _fits(self, direction: str, recorded: list[Any], count: int) -> bool:
         """Whether recorded and new results correspond by position. Adds a note if only some of them do."""
         if direction == "forward" and self._call.first_only and len(recorded) > count:
-            self._notes.append(f"{len(recorded) - count} more results, used only by its backward, are not judged")
+            self._notes.append(Message("check.more_results", number=len(recorded) - count))
             return True
         return len(recorded) == count
 
@@ -196,7 +204,7 @@ class _Examination:
             return None
         status = self._judge(slot + RECORDED, saved, expected)
         if status != PASS and right_here:
-            self._notes.append("the re-run here is right: look at the device and the kernel of the training run")
+            self._notes.append(Message("check.right_here"))
         return status
 
     def _judge(self, slot: str, device: Any, golden: Any) -> str:
@@ -204,7 +212,7 @@ class _Examination:
         framework = self._framework
         dtype = framework.dtype(device)
         if device.shape != golden.shape:
-            verdict = Verdict(ERROR, f"shape {list(device.shape)} instead of {list(golden.shape)}")
+            verdict = _other_shape(device, golden)
             metrics = None
         else:
             form = FORMATS.get(dtype)
@@ -218,9 +226,9 @@ class _Examination:
             if verdict.status != PASS:
                 moved = self._moved_results(slot, device)
                 if moved and same_but_for_rounding(ours, theirs, moved, form, self._incoming_size(slot)):
-                    verdict = Verdict(PASS, "the difference is no larger than rounding of its inputs explains")
+                    verdict = Verdict(PASS, Message("check.rounding"))
                     if not self._is_repeatable(slot, golden):
-                        verdict = Verdict(WARNING, _UNSTABLE)
+                        verdict = Verdict(WARNING, Message("check.unstable"))
         return self._add_row(slot, device, golden, metrics, verdict)
 
     def _add_row(self, slot: str, device: Any, golden: Any, metrics: Optional[Metrics], verdict: Verdict) -> str:
@@ -231,7 +239,8 @@ class _Examination:
         self._rows.append(row)
         if verdict.status in (ERROR, WARNING):
             head, recorded, _ = slot.partition(RECORDED)
-            self._notes.append(f"{'recorded ' if recorded else ''}{head}: {verdict.reason}")
+            id = "check.recorded_slot" if recorded else "note.at"
+            self._notes.append(Message(id, place=head, text=verdict.reason))
         return verdict.status
 
     def _describe_golden(self, direction: str) -> str:
@@ -287,24 +296,24 @@ class _Examination:
                 raise NotMade(f"it is a {str(item.get('type'))[:60]}")
             return self._framework.to_tensor(self._load(item)), None
         except (DumpError, NotMade, *_FAILURES) as error:
-            self._notes.append(f"a recorded output is not judged: {error}".rstrip("."))
+            self._notes.append(Message("check.not_judged", error=str(error).rstrip(".")))
             return None, WARNING
 
     def _why_no_backward(self, backward: dict[str, Any]) -> str:
         if any(one is not None for one in self._call.incoming):
-            return "no gradient reaches its inputs"
+            return Message("check.no_gradient")
         given = flat_records(backward.get(INPUT), nulls=True)
         if any(one is not None for one in given):
-            return "none of its inputs requires a gradient"
-        return "the dump has no gradient of its outputs"
+            return Message("check.none_requires")
+        return Message("check.no_output_gradient")
 
     def _random(self, golden: Results, own: Optional[Results], forward: dict[str, Any], has_backward: bool) -> Outcome:
         api, framework = self._call.api, self._framework
         if not dropout.is_dropout(api) or own is None:
-            self._notes.append("it draws random numbers: nothing to compare with")
-            return Outcome(message="; ".join(self._notes))
+            self._notes.append(Message("check.random"))
+            return Outcome(message=self._said())
         if has_backward:
-            self._notes.append("its backward is not checked: which elements it drops is random")
+            self._notes.append(Message("check.no_backward", why=Message("check.random_elements")))
         right = framework.flat(golden.outputs[0])
         result = framework.to_host(own.outputs[0])
         share = dropout.judge_share(api, framework.flat(result), right, result.shape[0] if result.shape else 1)
@@ -316,18 +325,17 @@ class _Examination:
                 status = self._recorded_dropout(number, saved, golden.outputs[number], recorded)
             if status is not None:
                 statuses.append(status)
-        return Outcome(judge.worst(statuses), SKIP, "; ".join(dict.fromkeys(self._notes)), self._rows)
+        return Outcome(judge.worst(statuses), SKIP, self._said(), self._rows)
 
     def _recorded_dropout(self, number: int, saved: Any, golden: Any, recorded: list[Any]) -> str:
         framework, slot = self._framework, f"forward.output.{number}{RECORDED}"
         flat = framework.flat(saved)
         form, given = FORMATS.get(framework.dtype(saved)), framework.flat(self._call.tensors[0])
         if saved.shape != golden.shape or flat.size != given.size:
-            verdict = Verdict(ERROR, f"shape {list(saved.shape)} instead of {list(golden.shape)}")
-            return self._add_row(slot, saved, golden, None, verdict)
+            return self._add_row(slot, saved, golden, None, _other_shape(saved, golden))
         if form is None:  # the mask of native_dropout
             first, _ = self._load_saved(recorded[0])
-            verdict = Verdict(WARNING, "its result cannot be read: it is not judged")
+            verdict = Verdict(WARNING, Message("check.result_unread"))
             if first is not None:
                 verdict = dropout.judge_mask(flat, framework.flat(first), given)
             return self._add_row(slot, saved, golden, None, verdict)
@@ -335,6 +343,14 @@ class _Examination:
         metrics = dropout.measure_kept(flat, given, framework.flat(golden), form)
         kept = judge.judge_floats(metrics, framework.dtype(saved))
         return self._add_row(slot, saved, golden, metrics, kept if kept.status != PASS else share)
+
+
+def _golden_side() -> Message:
+    return Message("check.golden_side")
+
+
+def _other_shape(found: Any, golden: Any) -> Verdict:
+    return Verdict(ERROR, Message("check.shape", found=str(list(found.shape)), golden=str(list(golden.shape))))
 
 
 def _is_saved(item: Any) -> bool:

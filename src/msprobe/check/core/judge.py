@@ -13,6 +13,7 @@ import math
 from typing import NamedTuple
 
 from msprobe.check.core.measure import Metrics
+from msprobe.messages import Message
 
 PASS, WARNING, ERROR, SKIP = "pass", "warning", "error", "SKIP"
 SEVERITY = {PASS: 0, SKIP: 1, WARNING: 2, ERROR: 3}
@@ -32,33 +33,37 @@ def worst(statuses: list[str]) -> str:
 def judge_floats(found: Metrics, dtype: str) -> Verdict:
     """The verdict on one float output, from its metrics alone."""
     if found.special:
-        return Verdict(ERROR, f"{found.special} of {found.elements} elements are NaN or infinite on one side only")
+        return Verdict(ERROR, Message("check.special", special=found.special, elements=found.elements))
     if not found.mismatches:
         return Verdict(PASS)
     if found.cosine <= 0.99 or math.isnan(found.cosine):
-        return Verdict(ERROR, f"it has another direction: cosine {found.cosine:.4g}, {_size(found)}")
+        return Verdict(ERROR, Message("check.direction", cosine=f"{found.cosine:.4g}", size=_size(found)))
     if found.max_abs < 0.001:
         if found.relative_l2 <= _GROSS[dtype in _LOW]:
             return Verdict(PASS)
-        return Verdict(ERROR, f"its values are small and wrong by {found.relative_l2:.2g} of their size")
+        return Verdict(ERROR, Message("check.small", share=f"{found.relative_l2:.2g}"))
     hundredth, thousandth, ten_thousandth = found.shares
     if dtype in _LOW:
         if hundredth <= 0.99:
-            return Verdict(ERROR, f"{1 - hundredth:.2%} of the elements are off by 1% or more, {_size(found)}")
+            return Verdict(ERROR, _off(hundredth, "1%", found))
         if thousandth <= 0.999:
-            return Verdict(WARNING, f"{1 - thousandth:.2%} of the elements are off by 0.1% or more, {_size(found)}")
+            return Verdict(WARNING, _off(thousandth, "0.1%", found))
         return Verdict(PASS)
     if thousandth <= 0.999:
-        return Verdict(ERROR, f"{1 - thousandth:.2%} of the elements are off by 0.1% or more, {_size(found)}")
+        return Verdict(ERROR, _off(thousandth, "0.1%", found))
     if ten_thousandth <= 0.9999:
-        return Verdict(WARNING, f"{1 - ten_thousandth:.2%} of the elements are off by 0.01% or more, {_size(found)}")
+        return Verdict(WARNING, _off(ten_thousandth, "0.01%", found))
     return Verdict(PASS)
+
+
+def _off(within: float, limit: str, found: Metrics) -> Message:
+    return Message("check.off", share=f"{1 - within:.2%}", limit=limit, size=_size(found))
 
 
 def judge_others(found: Metrics) -> Verdict:
     if not found.mismatches:
         return Verdict(PASS)
-    return Verdict(ERROR, f"{found.mismatches} of {found.elements} elements differ")
+    return Verdict(ERROR, Message("values.elements", different=found.mismatches, elements=found.elements))
 
 
 def judge_dropout(share: float, golden_share: float, draws: int) -> Verdict:
@@ -66,10 +71,12 @@ def judge_dropout(share: float, golden_share: float, draws: int) -> Verdict:
     both = (share + golden_share) / 2
     allowed = 5.0 * math.sqrt(max(2 * both * (1 - both), 0.0) / max(draws, 1)) + 2.0 / max(draws, 1)
     if abs(share - golden_share) <= allowed:
-        return Verdict(PASS, "random: the share of zeros agrees")
-    return Verdict(ERROR, f"{share:.1%} of the elements are zero, {golden_share:.1%} on the golden side")
+        return Verdict(PASS, Message("check.zeros_agree"))
+    return Verdict(ERROR, Message("check.zeros", share=f"{share:.1%}", golden=f"{golden_share:.1%}"))
 
 
-def _size(found: Metrics) -> str:
-    of_value = f" ({found.max_rel:.3g} of the value)" if found.max_rel < 1e6 else ""
-    return f"largest error {found.max_abs:.3g}{of_value}"
+def _size(found: Metrics) -> Message:
+    error = f"{found.max_abs:.3g}"
+    if found.max_rel < 1e6:
+        return Message("check.error_of_value", error=error, share=f"{found.max_rel:.3g}")
+    return Message("check.error", error=error)

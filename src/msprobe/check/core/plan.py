@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from msprobe.dump.names import BACKWARD, FORWARD, ApiName, parse_api_name
-from msprobe.dump.plural import are, count, have
 from msprobe.dump.record_keys import DAMAGED, INPUT_ARGS, INPUT_KWARGS, RAISED, UNFINISHED
+from msprobe.messages import Message
 
 Record = dict[str, Any]
 _OF_VALUES = frozenset(("Max", "Min", "Mean", "Norm", "data_name", "md5"))
@@ -59,21 +59,15 @@ def make_plan(
         reason = _unfit(record)
         if reason is None and once:
             same = first.setdefault(_shape_of(name, record), name.call)
-            reason = None if same == name.call else f"same call as {same} except for its values (-f)"
+            reason = None if same == name.call else Message("check.same_call", call=same)
         if reason is not None:
             plan.skipped[name.call] = reason
             continue
         plan.tasks.append(Task(name.call, name.title, record, records.get(f"{name.call}.backward")))
-    plan.notes += [
-        f"{item!r} in the white or black list matches no API of this dump."
-        for item in _unused((*white_list, *black_list), used)
-    ]
+    plan.notes += [Message("check.unused", item=repr(item)) for item in _unused((*white_list, *black_list), used)]
     alone = [name.call for name in _backwards(records) if name.call not in seen]
     if alone:
-        plan.notes.append(
-            f"{count(len(alone), 'backward record')} {have(len(alone))} no forward record and {are(len(alone))} not "
-            f"checked (first: {alone[0]})."
-        )
+        plan.notes.append(Message("check.alone", number=len(alone), first=alone[0]))
     return plan
 
 
@@ -94,13 +88,13 @@ def _listed(name: ApiName, items: Sequence[str]) -> bool:
 
 def _unfit(record: Record) -> Optional[str]:
     if RAISED in record or UNFINISHED in record:
-        return "it did not return in the training run"
+        return Message("check.unfinished")
     if isinstance(record.get(DAMAGED), str):
-        return f"it is damaged: {record[DAMAGED]}"
+        return Message("check.damaged_because", why=record[DAMAGED])
     if INPUT_ARGS not in record:
-        return "the dump does not have its inputs (data_mode)"
+        return Message("check.no_inputs")
     if not isinstance(record[INPUT_ARGS], list) or not isinstance(record.get(INPUT_KWARGS, {}), dict):
-        return "its record is damaged"
+        return Message("check.damaged")
     return None
 
 

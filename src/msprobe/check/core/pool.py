@@ -20,11 +20,15 @@ from pathlib import Path
 from typing import Any, Optional
 
 from msprobe.dump.errors import DumpError
+from msprobe.messages import Message, read_message
 from msprobe.system.processes import python_command, python_environment
 
 AT_ONCE = 8
 Task = dict[str, Any]
 Answer = dict[str, Any]
+
+_LONGEST = 1 << 20
+"""Characters of an argument of a worker's message."""
 
 
 @dataclass(frozen=True)
@@ -116,11 +120,12 @@ class Pool:
                     raise WorkersFail(f"A worker process cannot start: {answer['cannot']}.")
                 worker.ready, self._failed_starts = True, 0
             else:
-                yield worker.tasks.popleft(), answer
+                said = read_message(answer.get("said"), _LONGEST)
+                yield worker.tasks.popleft(), {**answer, "message": said or answer["message"]}
         for worker in list(self._workers):
             if worker.ready and worker.tasks and time.monotonic() - worker.heard > self._limit:
                 worker.process.kill()
-                yield from self._reap(worker, again, f"it did not end within {self._limit:g} s")
+                yield from self._reap(worker, again, Message("check.timeout", seconds=f"{self._limit:g}"))
 
     def _reap(self, worker: _Worker, again: deque[Task], how: str) -> Iterator[tuple[Task, Answer]]:
         worker.pipe.close()
@@ -134,7 +139,8 @@ class Pool:
         if tasks:
             guilty = tasks.popleft()
             again.extend(tasks)
-            yield guilty, {"forward": "error", "backward": "SKIP", "message": f"running it failed: {how}", "rows": []}
+            failed = Message("check.failed", how=how)
+            yield guilty, {"forward": "error", "backward": "SKIP", "message": failed, "rows": []}
 
     def _start(self) -> _Worker:
         ours, theirs = socket.socketpair()

@@ -18,6 +18,7 @@ from msprobe.dump.items import items
 from msprobe.dump.names import FORWARD
 from msprobe.dump.reader import Dump, RankDump
 from msprobe.dump.stack_frames import source_line
+from msprobe.messages import Message
 
 _NUMBERS = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 Progress = Callable[[Iterable[Any], int, str], Iterator[Any]]
@@ -26,7 +27,7 @@ _LEVELS = ("L1", "mix")
 
 @dataclass(frozen=True)
 class Checked:
-    """The result of one call, as in the results file."""
+    """The result of one call, as in the results file. `message` is a `Message`, and text if the file had it."""
 
     unit: str
     call: str
@@ -127,7 +128,7 @@ def check(request: Request, progress: Progress) -> Report:
         if not units:
             raise unread[0]
         report = _check(units, request, progress)
-        report.notes += [f"{str(error).rstrip('.')}; nothing was checked there" for error in unread]
+        report.notes += [Message("check.unread", error=str(error).rstrip(".")) for error in unread]
         return report
     finally:
         for unit in units:
@@ -140,7 +141,7 @@ def _check(units: list[_Unit], request: Request, progress: Progress) -> Report:
     for unit in units:
         label = unit.rank.label
         report.files += [unit.files.result, unit.files.details]
-        report.notes += [*unit.plan.notes, *(f"{label}: {trouble}" for trouble in unit.rank.troubles)]
+        report.notes += [*unit.plan.notes, *(Message("note.at", place=label, text=one) for one in unit.rank.troubles)]
         report.checked += [Checked(label, *row) for row in unit.files.done.values()]
         for call, reason in unit.plan.skipped.items():
             if call not in unit.files.done:

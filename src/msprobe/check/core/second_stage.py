@@ -15,6 +15,7 @@ from msprobe.check.core import standards
 from msprobe.check.core.judge import ERROR, PASS, SKIP, WARNING, Verdict, worst
 from msprobe.check.core.results import DETAIL_COLUMNS, read_csv
 from msprobe.dump.names import split_slot
+from msprobe.messages import Message
 
 COLUMNS = ("API Name", "DEVICE Dtype", "Shape", "Standard", "Status", "Message")
 RESULT_COLUMNS = ("API Name", "Forward Test Success", "Backward Test Success", "Message")
@@ -57,7 +58,7 @@ def compare(device: dict[str, Row], other: dict[str, Row]) -> list[JudgedOutput]
         found.append(JudgedOutput(name, dtype, row["Shape"], standard, _judge(standard, dtype, row, other.get(name))))
     for name, row in other.items():
         if name not in device:
-            verdict = Verdict(SKIP, "only the second file has it")
+            verdict = Verdict(SKIP, Message("second.only"))
             found.append(JudgedOutput(name, row["DEVICE Dtype"].rpartition(".")[2], row["Shape"], "", verdict))
     return found
 
@@ -88,17 +89,17 @@ def api_of(name: str) -> str:
 
 def _judge(standard: str, dtype: str, row: Row, other: Optional[Row]) -> Verdict:
     if row["Cosine"] == "":
-        return Verdict(SKIP, row["Message"] or "the first stage measured nothing")
+        return Verdict(SKIP, row["Message"] or Message("second.nothing_measured"))
     if _value(row, "Inf/NaN Error Rate") > 0:
-        return Verdict(ERROR, "NaN or infinity on one side only")
+        return Verdict(ERROR, Message("second.special"))
     if standard == standards.BINARY:
         rate = _value(row, "Binary Error Rate")
-        return Verdict(PASS) if rate == 0 else Verdict(ERROR, f"{rate:.2%} of the elements differ; none may differ")
+        return Verdict(PASS) if rate == 0 else Verdict(ERROR, Message("second.binary", share=f"{rate:.2%}"))
     if standard == standards.ABSOLUTE:
         return _absolute(row)
     if standard == standards.THOUSANDTH:
         share = _value(row, "Rel Error < 1/1000")
-        return Verdict(PASS) if share >= 0.999 else Verdict(ERROR, f"{share:.2%} within 1/1000, 99.9% are needed")
+        return Verdict(PASS) if share >= 0.999 else Verdict(ERROR, Message("second.thousandth", share=f"{share:.2%}"))
     if standard == standards.ULP:
         return _ulp(dtype, row)
     return _benchmark(row, other)
@@ -108,37 +109,38 @@ def _absolute(row: Row) -> Verdict:
     relative, absolute = _value(row, "Rel Error Rate"), _value(row, "Abs Error Rate")
     if relative == 0 and absolute == 0:
         return Verdict(PASS)
-    return Verdict(ERROR, f"{relative:.2%} of the values and {absolute:.2%} of the small ones are beyond the threshold")
+    return Verdict(ERROR, Message("second.absolute", values=f"{relative:.2%}", small=f"{absolute:.2%}"))
 
 
 def _ulp(dtype: str, row: Row) -> Verdict:
     mean, share = _value(row, "ULP Mean"), _value(row, "ULP Share")
     if math.isnan(share):
-        return Verdict(SKIP, "the first stage counted no units in the last place")
+        return Verdict(SKIP, Message("second.no_ulp"))
     if dtype == "float32":
         good = mean < 64 or share < 0.05
-        text = f"mean {mean:.3g} units in the last place, {share:.2%} beyond 32"
+        text = Message("second.ulp_mean", mean=f"{mean:.3g}", share=f"{share:.2%}")
     else:
         good = share < 0.001
-        text = f"{share:.2%} of the elements beyond one unit in the last place"
+        text = Message("second.ulp", share=f"{share:.2%}")
     return Verdict(PASS) if good else Verdict(ERROR, text)
 
 
 def _benchmark(row: Row, other: Optional[Row]) -> Verdict:
     if other is None:
-        return Verdict(SKIP, "the second file does not have this output")
+        return Verdict(SKIP, Message("second.absent"))
     if other["DEVICE Dtype"] != row["DEVICE Dtype"] or other["Shape"] != row["Shape"]:
-        return Verdict(SKIP, "the second file has it in another dtype or shape")
-    status, notes = PASS, []
+        return Verdict(SKIP, Message("second.other_shape"))
+    status = PASS
+    notes: list[Message] = []
     for column, limit in RATIOS:
         own, theirs = _value(row, column), _value(other, column)
         if math.isnan(own) or math.isnan(theirs):
-            return Verdict(SKIP, f"{column} is missing in one of the files")
+            return Verdict(SKIP, Message("second.no_column", column=column))
         ratio = 1.0 if own <= _NOTHING else math.inf if theirs <= _NOTHING else own / theirs
         if ratio > limit:
             status = worst([status, ERROR if ratio > 2 * limit else WARNING])
-            notes.append(f"{column} is {ratio:.3g} times the other device's (limit {limit:g})")
-    return Verdict(status, ", ".join(notes))
+            notes.append(Message("second.ratio", column=column, ratio=f"{ratio:.3g}", limit=f"{limit:g}"))
+    return Verdict(status, Message("second.ratios", parts=notes) if notes else "")
 
 
 def _value(row: Row, column: str) -> float:

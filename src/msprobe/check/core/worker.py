@@ -18,6 +18,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from msprobe.messages import Message
+
 
 def main(handle: int) -> None:
     """Runs until the pool closes the connection. The first message has the settings."""
@@ -83,18 +85,25 @@ class _Worker:
             rank = RankDump(Path(task["rank"]))
             outcome = examiner.examine(task["call"], task["title"], task["forward"], task["backward"], rank)
         except MemoryError:
-            return {"forward": "SKIP", "backward": "SKIP", "message": "not enough memory for it here", "rows": []}
+            return _answer("SKIP", "SKIP", Message("check.memory"), [])
         except Exception as error:
-            text = f"it could not be examined: {type(error).__name__}: {error}"[:300]
-            return {"forward": "SKIP", "backward": "SKIP", "message": text, "rows": []}
+            return _answer(
+                "SKIP", "SKIP", Message("check.not_examined", error=f"{type(error).__name__}: {error}"[:275]), []
+            )
         message = outcome.message
         if outcome.kept and self._keep is not None:
             try:
                 save(outcome.kept, Path(self._keep) / layout.tensor_file_name(task["call"], ""), examiner.framework)
             except (OSError, KeyError) as error:
-                message += f"; its data could not be saved: {error}"
+                parts = [*([message] if message else []), Message("check.not_saved", error=str(error))]
+                message = Message("also", parts=parts)
         rows = [detail_cells(row) for row in outcome.rows]
-        return {"forward": outcome.forward, "backward": outcome.backward, "message": message, "rows": rows}
+        return _answer(outcome.forward, outcome.backward, message, rows)
+
+
+def _answer(forward: str, backward: str, message: str, rows: list[Any]) -> dict[str, Any]:
+    said = message.as_json() if isinstance(message, Message) else None
+    return {"forward": forward, "backward": backward, "message": message, "said": said, "rows": rows}
 
 
 def _limit_memory(share: int) -> None:

@@ -44,6 +44,12 @@ class Selection:
         self._saved: set[str] = set()
         self._last_came_first = False
 
+    @property
+    def saves_everything(self) -> bool:
+        """Whether all tensors are saved: no filter leaves out a call, a direction or a side."""
+        sides = self.forward and self.backward and self.inputs and self.outputs
+        return self._files is True and self.everything and sides
+
     def saves(self, name: str) -> bool:
         """Whether the tensors of this call are saved."""
         if isinstance(self._files, bool):

@@ -16,6 +16,7 @@ from types import CodeType, FrameType
 from typing import Callable, Optional
 
 from msprobe.dump.cells import lines_of, name_of
+from msprobe.dump.stack_frames import frame_text
 
 _OWN = str(Path(__file__).resolve().parents[2]) + os.sep
 Position = tuple[str, int, str]
@@ -145,5 +146,5 @@ def render_positions(positions: tuple[Position, ...]) -> tuple[str, ...]:
     for filename, line, function in positions:
         texts = lines_of(filename)
         text = texts[line - 1].strip() if 1 <= line <= len(texts) else ""
-        lines.append(f"File {filename}, line {line}, in {function}, \n {text}")
+        lines.append(frame_text(filename, line, function, text))
     return tuple(lines)  # not from a generator: gc.get_objects() in a different thread makes that fail

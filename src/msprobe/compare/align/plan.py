@@ -223,14 +223,17 @@ def _in_order(matches: list[Match], target: Calls, golden: Calls) -> list[Match]
     for match in matches:
         assert match.target is not None
         assert match.golden is not None
+        place = match.target.order
         ours.add(match.target.name)
-        theirs[match.golden.name] = match.target.order
+        theirs[match.golden.name] = place
+        splits_golden = False
         for call in match.before:
             if target[min(call.order, len(target) - 1)] is call:
                 ours.add(call.name)
             else:
-                theirs[call.name] = match.target.order
-        ordered.append((match.target.order, 0, match))
+                theirs[call.name] = place
+                splits_golden = True
+        ordered.append((place, 0, match._replace(splits_golden=splits_golden) if splits_golden else match))
     for call in target:
         if call.name not in ours:
             ordered.append((call.order, 0, Match(call, None, "unmatched", 0.0)))

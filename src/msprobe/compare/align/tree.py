@@ -16,7 +16,7 @@ from msprobe.compare.align.passes import Side, has_gradient, without_evaluations
 from msprobe.compare.align.sequence import common_order
 from msprobe.compare.align.translate import Translation, fused_ends, operation_of
 from msprobe.compare.calls import Call, Match, arguments, fingerprint, shapes
-from msprobe.compare.measure.distance import result_key
+from msprobe.compare.measure.distance import order_key, result_key
 from msprobe.compare.operators import MIXES, word_of
 from msprobe.compare.rows import is_tensor
 
@@ -106,9 +106,7 @@ def _same_modules(target: Calls, golden: Calls) -> list[tuple[Call, Call]]:
 
 
 def _returned(call: Call) -> Hashable:
-    output = call.record.get("output") if isinstance(call.record, dict) else None
-    key = result_key(output[0]) if isinstance(output, list) and output else None
-    return key or id(call)
+    return result_key(_first_output(call)) or id(call)
 
 
 def _held(call: Call) -> Hashable:
@@ -167,6 +165,8 @@ class _Aligner:
         gaps = [(target, golden)]
         rounds: list[tuple[Token, str, float]] = [
             (self._value, "sequence", 1.0),
+            (self._same_elements, "sequence", 0.95),
+            (self._api_elements, "fused", 0.9),
             (self._same_call, "sequence", 0.95),
             (self._api_result, "fused", 0.9),
             (self._call, "sequence", 0.95),
@@ -288,9 +288,20 @@ class _Aligner:
         mark = self._mark(call, side)
         if mark is not None:
             return mark
-        output = call.record.get("output") if isinstance(call.record, dict) else None
-        key = result_key(output[0]) if isinstance(output, list) and output else None
+        key = result_key(_first_output(call))
         return (call.kind, _out(call), key) if key else (side, call.name)
+
+    def _same_elements(self, call: Call, side: int) -> Hashable:
+        """The same API with the same elements in the same places: a turned vector has the norm of the vector, and may
+        have its extremes."""
+        found = self._api_elements(call, side)
+        return (self._key_of(call, side), found) if isinstance(found, tuple) else found
+
+    def _api_elements(self, call: Call, side: int) -> Hashable:
+        order = order_key(_first_output(call))
+        found = self._api_result(call, side)
+        known = order is not None and isinstance(found, tuple)
+        return (found, order) if known else self._mark(call, side) or (side, call.name)
 
     def _api_result(self, call: Call, side: int) -> Hashable:
         """Before calls of the same API are matched that compute something different. Calls with weights are not: their
@@ -312,14 +323,18 @@ class _Aligner:
         mark = self._mark(call, side)
         if mark is not None or call.kind != "module":
             return mark or (side, call.name)
-        output = call.record.get("output") if isinstance(call.record, dict) else None
-        key = result_key(output[0]) if isinstance(output, list) and output else None
+        key = result_key(_first_output(call))
         return (self.translation.operation(call), key) if key else (side, call.name)
 
 
 def _is_cut(match: Match) -> bool:
     target, golden = match.target, match.golden
     return target is not None and golden is not None and has_gradient(target) != has_gradient(golden)
+
+
+def _first_output(call: Call) -> object:
+    output = call.record.get("output") if isinstance(call.record, dict) else None
+    return output[0] if isinstance(output, list) and output else None
 
 
 def _out(call: Call) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Optional
 
 from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Call, Match, forward_name
-from msprobe.compare.measure.distance import count
+from msprobe.compare.measure.distance import count, epsilon, number
 from msprobe.compare.operators import is_derived, keeps_statistics, word_of, writes_first
 from msprobe.compare.rows import ERROR, WARNING, Group, Item, Row, is_tensor, slots
 
@@ -128,6 +128,8 @@ class Graph:
         """Memory that was there before the first call and was written in place: its first and its last value."""
         self._external: dict[object, Value] = {}
         self.of_model: set[object] = set()
+        self.of_updates: set[object] = set()
+        """Memory of what is compared before and after its update."""
         """The memory of parameters and buffers, as far as it is known."""
         self._weights: dict[tuple[str, str], Value] = {}
         entries = list(self._entries(groups))
@@ -156,9 +158,8 @@ class Graph:
         found: list[tuple[Call, Match, list[tuple[str, Item, Optional[Row]]]]] = []
         for match, rows in groups:
             call = match.golden if self._golden else match.target
-            other = match.target if self._golden else match.golden
-            for earlier in match.before:
-                if call is not None and earlier.order < call.order and (other is None or earlier is not other):
+            if match.splits_golden == self._golden:
+                for earlier in match.before:
                     found.append((earlier, match, [(slot, item, None) for slot, item in slots(earlier)]))
             if call is None:
                 continue
@@ -226,6 +227,7 @@ class Graph:
             self._keep(value, row)
             if is_derived(call.key):
                 self.of_model.add(value.memory)
+                self.of_updates.add(value.memory)
             if value.maker is None and value not in known and value.source is None:
                 value.maker = step
                 if value.memory is not None:
@@ -264,6 +266,25 @@ class Graph:
                     self._external[new] = self._external.pop(key)
                     self.written[new] = (self._external[new], new)
                     self.written.pop(key, None)
+
+    def before(self, value: Value) -> Optional[Value]:
+        """What a value that no recorded call made comes from: the value whose memory it shares; else, if unrecorded
+        code (an index, a copy) may be between, the last result in the modules around that no call uses and that has its
+        numbers in its range."""
+        if value.source is not None or value.maker is not None or not value.uses or value.memory in self.of_model:
+            return value.source
+        reader = min((step.call for step in value.uses), key=lambda call: call.order)
+        around, outer = {reader.parent}, self.steps.get(reader.parent or "")
+        while outer is not None:
+            around.add(outer.call.parent)
+            outer = self.steps.get(outer.call.parent or "")
+        for step in reversed(self.steps.values()):
+            if step.call.order < reader.order and step.call.parent in around and not step.is_border:
+                for part in step.results:
+                    made = part.value
+                    if made.maker is step and not made.uses and not made.views and _holds(made.item, value.item):
+                        return made
+        return None
 
     def last_writer(self, memory: object) -> Optional[Step]:
         """The recorded call that wrote this memory last."""
@@ -322,16 +343,29 @@ def _same_numbers(item: dict[str, Any], backward: bool) -> object:
     return None if all(one is None for one in found) else (backward, count(item), *map(str, found))
 
 
+def _holds(made: Item, taken: Item) -> bool:
+    """Whether elements of a float tensor may be elements of the other."""
+    if made is None or taken is None or made.get("dtype") != taken.get("dtype"):
+        return False
+    ends = [number(item.get(key)) for key in ("Min", "Max") for item in (made, taken)]
+    if None in ends or epsilon(made) == 0.0:
+        return False
+    low, lowest, high, highest = ends
+    return low <= lowest and highest <= high  # type: ignore[operator]
+
+
 _STATISTICS = frozenset(["running_mean", "running_var", "1", "2"])
 
 
 def _is_told_to_write(step: Step, parts: list[tuple[str, Item, Optional[Row]]]) -> bool:
     """Whether a flag (`inplace=True`) makes the call write its first argument: its result is in the same memory."""
-    if not step.takes or not step.results or not any((item or {}).get("value") is True for _, item, _ in parts):
+    if not step.takes or not step.results:
         return False
     given, made = step.takes[0].value, step.results[0].value
-    same = made.memory is not None and made.memory == given.memory and made is not given
-    return same and (made.item or {}).get("shape") == (given.item or {}).get("shape")
+    if made.memory is None or made.memory != given.memory or made is given:
+        return False
+    same = (made.item or {}).get("shape") == (given.item or {}).get("shape")
+    return same and any((item or {}).get("value") is True for _, item, _ in parts)
 
 
 def _inner(call: Call, steps: dict[str, Step]) -> bool:

@@ -13,7 +13,8 @@ from typing import Optional
 
 from msprobe.compare.calls import FORWARD, forward_name
 from msprobe.compare.flow.graph import Graph, Part, Step, Value
-from msprobe.compare.measure.distance import count, dtype_name, of_statistics, result_key, value_key
+from msprobe.compare.measure.distance import count, dtype_name, is_masked, of_statistics, result_key, value_key
+from msprobe.compare.measure.order import is_in_order, order_distance
 from msprobe.compare.operators import LOSS, MIXES, REORDERS, is_derived, keeps_statistics, word_of
 from msprobe.compare.reasons import Kind
 from msprobe.compare.rows import ERROR, PASS, WARNING, Group, Item, Row, is_tensor
@@ -47,8 +48,10 @@ class Settled:
         gradients: list[Row],
         moved: set[int],
         same_optimizer: bool,
+        observed: bool,
     ) -> None:
         self.graph = graph
+        self._observed = observed
         self._is_update = is_update
         self._updates_agree = updates_agree
         self._in_backward = in_backward
@@ -68,9 +71,9 @@ class Settled:
         for value in graph.values:  # a source comes before its views
             if _is_reordered(value.maker) or _is_computed_from(value, self._weak):
                 self._weak.add(id(value))
-            value.is_small = any(_is_small(row) and id(row) not in self._moved for row in value.rows)
+            value.is_small = not observed and any(_is_small(row) and id(row) not in self._moved for row in value.rows)
             sure = [row for row in value.rows if is_evidence(row) and (id(value) not in self._weak or _sees_order(row))]
-            value.agrees = bool(sure) and not value.is_small
+            value.agrees = bool(sure) and not any(_is_small(row) and id(row) not in self._moved for row in value.rows)
 
     def accept_packed(self, packed: dict[int, tuple[Row, ...]]) -> None:
         """Rows of parameters that the other run packs differently, with the rows of the other run."""
@@ -86,7 +89,7 @@ class Settled:
             and count(value.item) >= FEW
             and dtype_name(value.item).startswith(("float", "bfloat"))
             and (value.uses or value.views)
-            and id(value) not in self._weak
+            and (id(value) not in self._weak or (value.item.get("Order") is not None and not is_masked(value.item)))
         ]
 
     def open_writes(self) -> list[tuple[Value, Value]]:
@@ -111,22 +114,36 @@ class Settled:
     def accept_copies(self) -> None:
         """Values that only this run has, and that have the numbers of one that agrees: copies for a log. What this run
         alone leaves in memory that outlives the step is no such copy: the other run lacks it."""
-        known = {value_key(value.item): value for value in self.graph.values if value.agrees and value.item is not None}
-        for value in self.graph.values:
-            if value.agrees or not value.rows or id(value) in self._weak or id(value) in self._finals:
-                continue
-            if not _is_distinct(value.item):
-                continue
+        alone = [value for value in self.graph.values if self._is_alone(value)]
+        agreeing = (value for value in self.graph.values if value.agrees and value.item is not None) if alone else ()
+        known = {value_key(value.item): value for value in agreeing}
+        for value in alone:
             copied = known.get(value_key(value.item))
-            if copied is not None and all(row.absent for row in value.rows):
+            if copied is not None:
                 self.accept(value, copied)
                 value.agrees = True
+
+    def _is_alone(self, value: Value) -> bool:
+        """Whether only this run has the value, with numbers enough to recognise a copy of it."""
+        if value.agrees or not value.rows or id(value) in self._weak or id(value) in self._finals:
+            return False
+        return _is_distinct(value.item) and all(row.absent for row in value.rows)
 
     def sweep(self) -> None:
         for value in reversed(self.graph.values):
             value.settled = self._is_settled(value)
         for value in self.graph.values:
             value.returned = self._is_returned(value)
+
+    def leads_to(self, rows: set[int]) -> set[int]:
+        """The values (by id) that differ and from which such a row follows, without a value that agrees in between."""
+        found: set[int] = set()
+        for value in reversed(self.graph.values):
+            after = [*value.views, *(effect for step in value.uses for effect in step.effects)]
+            shown = any(id(row) in rows and not row.is_input for row in value.rows)
+            if not value.agrees and (shown or any(id(one) in found for one in after)):
+                found.add(id(value))
+        return found
 
     # The forward.
 
@@ -167,7 +184,9 @@ class Settled:
 
     def _is_beside(self, value: Value) -> bool:
         """Whether only this run keeps such memory, and it is not the model's: an average of the weights."""
-        return id(value) in self.own and value.memory is not None and value.memory not in self.graph.of_model
+        if value.memory is None or any(row.distance is not None for row in value.rows):
+            return False
+        return id(value) in self.own and value.memory not in self.graph.of_model
 
     def _is_temporary(self, value: Value) -> bool:
         """Whether a module wrote memory that is not the model's: made by a call that is not recorded (zeros)."""
@@ -185,6 +204,8 @@ class Settled:
             return False
         if self._updates_agree and (self._belongs_to_update(step) or self._is_beside(value)):
             return True
+        if self._updates_agree and value.memory is not None and value.memory in self.graph.of_updates:
+            return True  # compared at the end of the step, whichever calls wrote it
         return value.item is None and not step.alone and _was_given_the_same(step)
 
     def _sink_is_settled(self, value: Value) -> bool:
@@ -201,7 +222,7 @@ class Settled:
         border = self._border_of(value, maker)
         if border is not None:
             return all(self.ok(part.value) or _is_lone_result(part, value) for part in border.results)
-        if value.rows and not maker.alone:
+        if value.rows and not maker.alone and not self._is_left_open(value, maker):
             return False
         if value.taken:  # the loss, or unrecorded code uses it
             return self._knows_loss and self._agrees_after(maker)
@@ -209,6 +230,13 @@ class Settled:
             return self._agrees_after(maker)
         # In the forward, what matters is used. After it: a number for the log; anything larger may be kept.
         return self._is_forward(maker.call.name) or (value.item is not None and count(value.item) <= 1)
+
+    def _is_left_open(self, value: Value, maker: Step) -> bool:
+        """Whether it was not compared with anything: a result that one run alone returns, or of a different shape where
+        all that the step computes agrees."""
+        lone = all(row.absent for row in value.rows)
+        other = self._observed and all(row.why.kind is Kind.SHAPE for row in value.rows)
+        return (lone or other) and self._is_forward(maker.call.name)
 
     def _border_of(self, value: Value, maker: Step) -> Optional[Step]:
         """The module whose results a value reaches: the nearest around its call that does not return it as it is."""
@@ -264,7 +292,7 @@ class Settled:
         if part.value.taken or part.value.source is not None:
             return self.gradient_ok(part.value)
         small = part.row is not None and _is_small(part.row) and id(part.row) not in self._moved
-        return not small and self._module_returns_the_same(step)
+        return (self._observed or not small) and self._module_returns_the_same(step)
 
     def _module_returns_the_same(self, step: Step) -> bool:
         """What becomes of this gradient is not known: it reaches the gradients that the module around it returns, or
@@ -381,7 +409,14 @@ def _is_small(row: Row) -> bool:
     that agree later do not say that it was compensated; equal elements do."""
     away = row.distance
     small = row.judgement.verdict == ERROR and away is not None and 0.0 < away < at_least(row)
-    return small and row.measured is None and is_tensor(row.golden) and is_tensor(row.target)
+    return small and row.measured is None and is_of_same_size(row)
+
+
+def is_of_same_size(row: Row) -> bool:
+    """Whether the distance of two tensors says how large their difference is: one is no part of the other."""
+    if not is_tensor(row.golden) or not is_tensor(row.target):
+        return False
+    return count(row.golden or {}) == count(row.target or {})
 
 
 def at_least(row: Row) -> float:
@@ -396,7 +431,17 @@ def _is_computed_from(value: Value, weak: set[int]) -> bool:
     step = value.maker
     if step is None or step.is_border or word_of(step.call.key) in MIXES:
         return False
-    return any(id(part.value) in weak for part in step.takes)
+    takes = [part for part in step.takes if id(part.value) in weak]
+    return bool(takes) and not any(_shows_order(part, takes[0], weak) for part in step.takes)
+
+
+def _shows_order(part: Part, of: Part, weak: set[int]) -> bool:
+    """Whether an operand has its elements in a known order, and as many as the other: what is computed from both,
+    element by element, shows the order of the other."""
+    item = part.value.item or {}
+    if part.row is None or part.row.absent or id(part.value) in weak:
+        return False
+    return count(item) > 1 and count(item) == count(of.value.item or {}) and item.get("Max") != item.get("Min")
 
 
 def _is_reordered(step: Optional[Step]) -> bool:
@@ -417,7 +462,7 @@ def _sides(rows: Sequence[Row]) -> tuple[list[Item], list[Item]]:
 
 
 def _sees_order(row: Row) -> bool:
-    return row.measured is not None or bool((row.golden or {}).get("md5"))
+    return row.measured is not None or bool((row.golden or {}).get("md5")) or is_in_order(row)
 
 
 def moved_rows(groups: Sequence[Group]) -> set[int]:
@@ -485,5 +530,8 @@ def _is_distinct(item: Item) -> bool:
 def _is_same(one: Value, other: Value) -> bool:
     if one.item is None or other.item is None or one.item.get("shape") != other.item.get("shape"):
         return False
+    if ("Order" in one.item) != ("Order" in other.item):
+        return False
     away = of_statistics(one.item, other.item).distance
-    return away is not None and away <= SAME_WRITE
+    moved = order_distance(one.item, other.item)
+    return away is not None and max(away, moved or 0.0) <= SAME_WRITE

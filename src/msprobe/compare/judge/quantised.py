@@ -16,7 +16,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Call
+from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Call, Match
 from msprobe.compare.judge.scales import (
     SAME,
     Array,
@@ -30,7 +30,7 @@ from msprobe.compare.judge.scales import (
 )
 from msprobe.compare.phases import Phase, phases_of
 from msprobe.compare.reasons import Kind, Reason
-from msprobe.compare.rows import ERROR, PASS, WARNING, Excuse, Group, Judgement, Row, is_tensor
+from msprobe.compare.rows import ERROR, PASS, WARNING, Excuse, Group, Judgement, Row, is_tensor, slots
 from msprobe.compare.sources import Source
 from msprobe.dump.errors import DumpError
 from msprobe.dump.names import module_path
@@ -80,8 +80,11 @@ class _Source:
 
 @dataclass(frozen=True)
 class _Factor:
+    """`row` is that of the factor, or, in calls that one fused call replaces, that of their result."""
+
     index: int
     row: Row
+    call: Call
     slot: str
     layout: Layout
     values: Array
@@ -90,7 +93,10 @@ class _Factor:
 
 
 def is_quantised(groups: Sequence[Group]) -> bool:
-    return any(row.target and "quantised" in row.target for _, rows in groups for row in rows)
+    if any(row.target and "quantised" in row.target for _, rows in groups for row in rows):
+        return True
+    fused = (call for match, _ in groups if match.how == "fused" for call in (match.target, *match.before))
+    return any(item and "quantised" in item for call in fused if call is not None for _, item in slots(call))
 
 
 def judge_quantised(groups: Sequence[Group], target: Source, golden: Source) -> list[Finding]:
@@ -161,16 +167,30 @@ class _Judge:
 
     def _find_factors(self) -> Iterator[_Factor]:
         for index, (match, rows) in enumerate(self._groups):
-            call = match.target
-            if call is None or call.kind != "api" or call.direction != FORWARD:
-                continue
-            for row in rows:
-                layout = layout_of(row.target) if row.target and row.is_input else None
-                values = self._matrix(self._target, row.target) if layout else None
+            for call, slot, item, row in self._inputs(match, rows):
+                layout = layout_of(item)
+                values = self._matrix(self._target, item) if layout else None
                 if layout is not None and values is not None:
-                    yield _Factor(index, row, row.slot, layout, values, *self._origin(call, row, values))
+                    yield _Factor(index, row, call, slot, layout, values, *self._origin(call, slot, row, values))
 
-    def _origin(self, call: Call, row: Row, values: Array) -> tuple[Optional[_Source], bool]:
+    def _inputs(self, match: Match, rows: Sequence[Row]) -> Iterator[tuple[Call, str, Any, Row]]:
+        """The inputs of the target's calls. Of calls that one fused call replaces only the result has a row."""
+        call = match.target
+        if call is None or call.kind != "api" or call.direction != FORWARD:
+            return
+        for row in rows:
+            if row.is_input and row.target:
+                yield call, row.slot, row.target, row
+        if match.how != "fused" or not rows:
+            return
+        known = {row.slot for row in rows}
+        mine = [one for one in match.before if self._target.records.get(one.name) is one.record]
+        for one in (*mine, call):
+            for slot, item in slots(one):
+                if slot.startswith("input.") and is_tensor(item) and (one is not call or slot not in known):
+                    yield one, slot, item, rows[-1]
+
+    def _origin(self, call: Call, slot: str, row: Row, values: Array) -> tuple[Optional[_Source], bool]:
         """The tensor that a factor was made from, and whether it was transposed."""
         inside = module_path(call.parent.rsplit(".", 2)[0]) if call.parent else ""
         best, likeness, flipped = None, SIMILAR, False
@@ -182,10 +202,10 @@ class _Judge:
                 found = _likeness(values, other) + 0.05 * (source.module == inside)
                 if found > likeness + 1e-9:
                     best, likeness, flipped = source, found, turned
-        if best is None and row.golden is not None:
+        if best is None and row.is_input and row.golden is not None:
             reference = self._matrix(self._golden, row.golden)
             if reference is not None and reference.shape == values.shape and inside:
-                role = INPUTS if row.slot == "input.0" else WEIGHTS
+                role = INPUTS if slot == "input.0" else WEIGHTS
                 best = _Source(inside, role, reference)
         return best, flipped
 
@@ -199,7 +219,7 @@ class _Judge:
             form, given = best_form(one.values, reference, one.layout)
             kept = decibel(one.values, reference)
             name = f"{one.origin.module}: {one.origin.role}"
-            axis = _summed_axis(self._groups[one.index][0].target, one.slot)
+            axis = _summed_axis(one.call, one.slot)
             if kept < given - MARGIN or has_lost_block(one.values, reference, one.layout, form):
                 why = explain(one.values, reference, one.layout, form)
                 yield self._finding(one, f"{name}: SNR {kept:.1f} dB where {form.name} gives {given:.1f} dB: {why}")
@@ -207,7 +227,7 @@ class _Judge:
             if axis is not None and one.layout.axis is not None and axis != one.layout.axis:
                 yield self._finding(
                     one,
-                    f"{name}: blocks are along axis {one.layout.axis}, but {one.row.match.call.name} adds over axis "
+                    f"{name}: blocks are along axis {one.layout.axis}, but {one.call.name} adds over axis "
                     f"{axis}: a scale belongs to numbers that are not added up",
                 )
                 continue
@@ -333,9 +353,9 @@ def _likeness(values: Array, other: Array) -> float:
     return float(one @ two) / size if size else 0.0
 
 
-def _summed_axis(call: Optional[Call], slot: str) -> Optional[int]:
+def _summed_axis(call: Call, slot: str) -> Optional[int]:
     """The axis of a factor over which its product adds."""
-    word = product_word(call.name) if call is not None else ""
+    word = product_word(call.name)
     if word == "linear":
         return 1
     return {"input.0": 1, "input.1": 0}.get(slot) if word in ("mm", "matmul") else None

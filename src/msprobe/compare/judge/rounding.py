@@ -18,6 +18,11 @@ ALGORITHMS = 16.0
 MOST_STRETCHED = 256.0
 """The widest limit of a quotient, however small the divisor is."""
 
+MORE_THAN_ROUNDING = 64.0
+"""How many times larger than the rounding of a sum, and than the result of the other run, a real result is."""
+FEW = 4
+"""Fewer elements than this may be zero by chance."""
+
 _FLOAT32 = 2.0**-23
 _KINKS = {
     "relu", "relu_", "relu6", "leaky_relu", "hardtanh", "hardswish", "hardsigmoid", "clamp", "clip", "threshold", "abs",
@@ -26,6 +31,8 @@ _KINKS = {
 }  # fmt: skip
 """Operations whose gradient jumps: rounding before such an operation changes the gradient of the few elements near the
 jump."""
+_DIVISORS = {"div": ("input.1", "input.other"), "addcdiv": ("input.2", "input.tensor2")}
+"""Quotients, and the slots of what they divide by."""
 _ROOTS = {"sqrt", "sqrt_", "_foreach_sqrt"}
 _RELATIVE = {
     "mul", "div", "square", "pow", "sqrt", "rsqrt", "reciprocal", "exp", "addcmul", "addcdiv", "neg", "clone",
@@ -91,9 +98,10 @@ class Context:
     def stretch(self, row: Row) -> float:
         """How much larger the relative error of a quotient may be: numbers that are small relative to the others are
         less accurate, and become the largest in the quotient."""
-        if row.is_input or self._call.direction != FORWARD or operation_of(self._call.key) != "div":
+        divisor = _DIVISORS.get(operation_of(self._call.key))
+        if row.is_input or self._call.direction != FORWARD or divisor is None:
             return 1.0
-        by = next((r.golden for r in self._floats if r.slot in ("input.1", "input.other")), None)
+        by = next((r.golden for r in self._floats if r.slot in divisor), None)
         if by is None:
             return 1.0
         ends = [distance.number(by.get(key)) or 0.0 for key in ("Max", "Min")]
@@ -120,6 +128,14 @@ class Context:
         floor = 0.01 * self._output_floor if row.is_input else self._floor(distance.count(row.golden))
         own = _scale(row) if floor else 0.0
         return own / floor if 0 < own < floor else 1.0
+
+    def is_real_in_one_run(self, row: Row, noise: float) -> bool:
+        """Whether the gradient of a parameter is far more than rounding in one run, and much smaller in the other."""
+        if self.direction != GRADS or is_of_one_size(row):
+            return False
+        elements = distance.count(row.golden or {"shape": []})
+        rounding = max(epsilon_of(row) * math.sqrt(self.summed(elements)), noise)
+        return _scale(row) > MORE_THAN_ROUNDING * rounding * self._floor(elements)
 
     def _floor(self, elements: int) -> float:
         """The size of the inputs of a result with this many elements. A gradient of a parameter is a sum over the rows
@@ -161,6 +177,14 @@ class Context:
             first, second = sorted(self.sizes)[-2:]
             length = max(length, math.sqrt(first * second / size))
         return length
+
+
+def is_of_one_size(row: Row) -> bool:
+    """Whether what is left of a sum that cancels has about the same size in both runs; a few numbers may cancel
+    completely."""
+    sizes = [distance.scale(item) for item in (row.target, row.golden) if item is not None and is_tensor(item)]
+    few = row.golden is None or distance.count(row.golden) < FEW
+    return few or len(sizes) < 2 or max(sizes) <= MORE_THAN_ROUNDING * min(sizes)
 
 
 def _scale(row: Row) -> float:

@@ -9,7 +9,9 @@ from typing import Any, Optional
 
 import numpy as np
 
+from msprobe.compare.measure.distance import number
 from msprobe.dump.plural import count
+from msprobe.stats.dtypes import BY_NAME as BY_DTYPE
 from msprobe.stats.formats import (
     CEIL,
     E2M1,
@@ -53,6 +55,8 @@ class Layout:
     block: tuple[int, int]
     highest: float
     """The largest scale, as it was recorded."""
+    rounding: float
+    """What rounding the numbers to the dtype of the tensor may change, as a part of them."""
 
     @property
     def axis(self) -> Optional[int]:
@@ -108,11 +112,35 @@ def layout_of(item: dict[str, Any]) -> Optional[Layout]:
     block = _block(shape, finest["shape"])
     if not elements or kind is None or block is None:
         return None
-    highest = finest.get("Max")
     whole = [parts[name].get("Max") for name in scales[1:]]
-    if not isinstance(highest, (int, float)) or any(not isinstance(one, (int, float)) for one in whole):
+    highest = _largest_scale(item, parts[data], finest)
+    if highest is None or any(not isinstance(one, (int, float)) for one in whole):
         return None
-    return Layout(elements, kind, block, math.prod([float(highest), *map(float, whole)]))
+    return Layout(elements, kind, block, math.prod([highest, *map(float, whole)]), _rounding(str(item.get("dtype"))))
+
+
+def _rounding(dtype: str) -> float:
+    row = BY_DTYPE.get(dtype.rpartition(".")[2])
+    return max(1e-5, 2.0 ** -(row.mantissa + 1)) if row is not None and row.mantissa else 1e-5
+
+
+def _largest_scale(item: dict[str, Any], data: dict[str, Any], scale: dict[str, Any]) -> Optional[float]:
+    """The largest number by which stored elements are multiplied. torchao.float8 stores what they are divided by: the
+    largest element tells which of both it is."""
+    real, stored = (max(abs(_number(one, "Max")), abs(_number(one, "Min"))) for one in (item, data))
+    most, least = _number(scale, "Max"), _number(scale, "Min")
+    if not math.isfinite(most):
+        return None
+    told = scale.get("dtype") == "torch.float32" and "float8" in str(data.get("dtype"))  # not of bytes
+    if not told or not all(0 < one < math.inf for one in (real, stored, most, least)):
+        return most
+    times, by = (abs(math.log(stored * factor / real)) for factor in (most, 1 / least))
+    return most if times <= by else 1 / least
+
+
+def _number(item: dict[str, Any], key: str) -> float:
+    found = number(item.get(key))
+    return math.nan if found is None else found
 
 
 def _is_part(part: Any) -> bool:
@@ -158,7 +186,7 @@ def best_form(values: Array, reference: Array, layout: Layout) -> tuple[Format, 
     found = []
     for form in layout.forms():
         kept = emulate(theirs, form)
-        found.append((float(np.mean(np.isclose(ours, kept, 1e-5, 0.0))), decibel(kept, theirs), form))
+        found.append((float(np.mean(np.isclose(ours, kept, layout.rounding, 0.0))), decibel(kept, theirs), form))
     _, given, form = max(found, key=lambda one: one[:2])
     return form, given
 
@@ -215,7 +243,7 @@ def explain(values: Array, reference: Array, layout: Layout, form: Format) -> st
         )
     if off.sum() > FEW * used.sum():
         return f"the scales of {int(off.sum())} of {count(int(used.sum()), 'block')} are wrong"
-    moved = float(np.mean(~np.isclose(values, kept, 1e-5, 0.0)))
+    moved = float(np.mean(~np.isclose(values, kept, layout.rounding, 0.0)))
     return (
         f"{100 * moved:.2g}% of its numbers are not the nearest ones: it was rounded more than once, or more coarsely"
     )

@@ -18,7 +18,7 @@ from msprobe.compare.judge.exemptions import Exemptions
 from msprobe.compare.judge.limits import AVERAGE_CAP, COARSE, TAIL, Noise
 from msprobe.compare.judge.precision import DtypePair, float_dtypes, run_wide_dtypes
 from msprobe.compare.judge.presets import Preset
-from msprobe.compare.judge.rounding import Context, GradientSize, epsilon_of, is_normalised_step
+from msprobe.compare.judge.rounding import Context, GradientSize, epsilon_of, is_normalised_step, is_of_one_size
 from msprobe.compare.judge.row_facts import (
     YOUNG,
     as_float32,
@@ -90,6 +90,10 @@ class Judge:
             for row, judgement in zip(rows, self.judge(match, rows)):
                 row.judgement = judgement
         self._lone = _noise_of_lone_weights(groups)
+
+    def remember_noise(self, gradient: Row) -> None:
+        """The gradient of a parameter is only rounding: the optimizer may scale it up."""
+        self._remember_noise(gradient.match.call.key, gradient)
 
     def forget_rows(self) -> None:
         """Forgets the rows of the last step; what was learned from them stays."""
@@ -203,7 +207,7 @@ class Judge:
         return found
 
     def _is_noise(self, row: Row) -> bool:
-        return distance.direction_key(row.golden) in self._noise_keys
+        return distance.direction_key(row.golden) in self._noise_keys and (bool(self.run_wide) or is_of_one_size(row))
 
     def _has_calls(self, match: Match) -> bool:
         return any(call.name in self._parents for call in (match.target, match.golden) if call)
@@ -239,7 +243,7 @@ class Judge:
             self._accept(row, context)
             self.noise.average = max(self.noise.average, measurement.average)
             return Judgement(PASS, extreme)
-        share = context.share_of_inputs(row)
+        share = 1.0 if context.is_real_in_one_run(row, self.noise.level) else context.share_of_inputs(row)
         away, average = share * away, share * measurement.average
         if context.direction == FORWARD and limits.average < extreme:
             average = measurement.average  # a small result has not always cancelled: its norm shows this

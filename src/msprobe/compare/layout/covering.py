@@ -175,7 +175,7 @@ def _has_other_number(row: Row) -> bool:
 
 def _number(item: Optional[dict[str, object]]) -> Optional[float]:
     value = item.get("value") if item is not None and not is_tensor(item) else None
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    return number(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def _cover_norms(groups: Sequence[Group], found: dict[int, Judgement]) -> None:

@@ -63,7 +63,7 @@ def epsilon(item: dict[str, Any]) -> float:
 
 def count(item: dict[str, Any]) -> int:
     """The number of elements; 0 if the recorded shape is damaged."""
-    shape = item["shape"]
+    shape = item.get("shape")
     if not isinstance(shape, (list, tuple)):
         return 0
     try:
@@ -166,6 +166,14 @@ def result_key(item: object) -> Optional[ValueKey]:
         return None
     statistics = [number(item.get(key)) for key in ("Max", "Min", "Norm")]
     return None if None in statistics else (count(item), *(f"{value:.3e}" for value in statistics))
+
+
+def order_key(item: object) -> Optional[float]:
+    """Almost always equal for the same elements in the same order, but for rounding; None if it was not recorded."""
+    if not isinstance(item, dict):
+        return None
+    order, norm = number(item.get("Order")), number(item.get("Norm"))
+    return round(order / norm, 2) + 0.0 if order is not None and norm and math.isfinite(order / norm) else None
 
 
 def of_statistics(target: dict[str, Any], golden: dict[str, Any]) -> Measurement:

@@ -142,7 +142,7 @@ def _is_given_once(row: Row) -> bool:
 
 
 def one_sided(name: str, row: Row) -> Message:
-    """`scale is 0.5; the golden run gives none` for an argument that only one run passes, or passes as a tensor."""
+    """An argument that only one run passes, or passes as a tensor."""
     ours, theirs = ((item or {}).get("value") for item in (row.target, row.golden))
     if is_tensor(row.golden):
         return Message("argument.tensor_in_golden", name=name, value=repr(ours), range=_range(row.golden))

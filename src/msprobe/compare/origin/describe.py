@@ -11,8 +11,9 @@ from typing import Any, Optional
 
 from msprobe.compare.calls import BACKWARD, FORWARD
 from msprobe.compare.measure.distance import value_key
+from msprobe.compare.measure.order import is_reordered
 from msprobe.compare.origin.arguments import slot_text
-from msprobe.compare.origin.source import Lines, library_lines, user_lines
+from msprobe.compare.origin.source import Lines, Made, library_lines, made_lines, user_lines
 from msprobe.compare.origin.trace import Trace, bad_rows, module_of
 from msprobe.compare.origin.wording import Candidate, next_step, sentence, spread, summary_of, with_amount
 from msprobe.compare.phases import Phase, Stacks
@@ -29,7 +30,8 @@ class Origin:
     the phase: forward, backward or after the backward. `source` and `golden_source` are the lines of the user's code in
     the two runs (`file:line in function`), `library` and `golden_library` the innermost lines of installed code. They
     are None where a run does not make the call, and in a finding about the training loop that no call of it shows.
-    `next` says what to run next; `spread` counts the later calls that differ.
+    `made` and `golden_made` are the lines that make the module, if what differs is a weight or buffer of it, or a call
+    by installed code. `next` says what to run next; `spread` counts the later calls that differ.
 
     If the ranks of a run were compared as one: `ranks` are those with the fault, `dimension` is that of the mesh,
     `collective` is the exchange between ranks just before; the kind may also be missing all-reduce, reduced twice,
@@ -51,6 +53,8 @@ class Origin:
     library: Optional[str] = None
     golden_source: Optional[str] = None
     golden_library: Optional[str] = None
+    made: Optional[str] = None
+    golden_made: Optional[str] = None
     next: Optional[Message] = None
     ranks: tuple[int, ...] = ()
     dimension: str = ""
@@ -66,6 +70,7 @@ class Unit:
     trace: Trace
     stacks: Stacks
     candidate: Optional[Candidate]
+    made: Made = ({}, {})
 
 
 def settle(units: Sequence[Unit]) -> Optional[Origin]:
@@ -105,8 +110,8 @@ def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
     if found.kind == "weight":
         evidence.append(_weights(unit.trace))
     if row is not None:
-        said = slot_text(call, row.slot) if row.match.call.name == call.name else row.name
-        evidence.append(with_amount(Message("named", name=said, said=_reason(row)), row))
+        slot = slot_text(call, row.slot) if row.match.call.name == call.name else row.name
+        evidence.append(_difference(slot, row))
         evidence.append(Message("evidence.target", summary=summary_of(row.target)))
         evidence.append(Message("evidence.golden", summary=summary_of(row.golden)))
     elsewhere = [other for other in others if other is not unit and other.candidate and other.candidate.received]
@@ -114,8 +119,12 @@ def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
         ranks = ", ".join(str(other.rank) for other in elsewhere)
         through = elsewhere[0].candidate.match.call.name  # type: ignore[union-attr]
         evidence.append(Message("evidence.reached", ranks=ranks, call=through))
-    source, golden_source = _about(found, user_lines(unit.stacks, match))
-    library, golden_library = _about(found, library_lines(unit.stacks, match))
+    source, golden_source = _about(found, found.lines if any(found.lines) else user_lines(unit.stacks, match))
+    library, golden_library = (None, None) if any(found.lines) else _about(found, library_lines(unit.stacks, match))
+    made: Lines = (None, None)
+    if module is not None and (found.kind in ("weight", "buffer") or library or golden_library):
+        made = made_lines(unit.made, module)
+    said = _not_reduced(unit, others) or sentence(found, call, module, unit.step if later else None)
     return Origin(
         name=name,
         module=module,
@@ -125,17 +134,26 @@ def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
         source=source,
         kind=found.kind,
         slot=row.slot if row else "",
-        sentence=_not_reduced(unit, others) or sentence(found, call, module, unit.step if later else None),
+        sentence=said if found.then is None else Message("origin.then", said=said, then=found.then),
         evidence=tuple(evidence),
         spread=spread(unit.trace, found),
         library=library,
         golden_source=golden_source,
         golden_library=golden_library,
-        next=next_step(found, later),
+        made=made[0],
+        golden_made=made[1],
+        next=next_step(found, later, module is not None and bool(library or golden_library)),
         ranks=found.ranks,
         dimension=found.dimension,
         collective=found.collective,
     )
+
+
+def _difference(name: str, row: Row) -> Message:
+    if is_reordered(row) and row.target is not None and row.golden is not None:
+        orders = [f"{float(item['Order']):.6g}" for item in (row.target, row.golden)]
+        return Message("evidence.orders", name=name, target=orders[0], golden=orders[1])
+    return with_amount(Message("named", name=name, said=_reason(row)), row)
 
 
 def _reason(row: Row) -> str:
@@ -181,14 +199,16 @@ def _not_reduced(unit: Unit, others: Sequence[Unit]) -> Optional[Message]:
 
 def _weights(trace: Trace) -> Message:
     """How many weights differ, each counted once however often its module is called."""
-    differ = {(trace.groups[index][0].call.key, row.slot) for index, row in trace.weights}
-    known = {
-        (match.call.key, row.slot)
+    held = [
+        (match.call.key, row)
         for match, rows in trace.groups
         if match.call.direction == FORWARD and match.call.kind == "module"
         for row in rows
         if row.slot.startswith("parameters.")
-    }
+    ]
+    known = {(key, row.slot) for key, row in held}
+    differ = {(trace.groups[index][0].call.key, row.slot) for index, row in trace.weights}
+    differ |= {(key, row.slot) for key, row in held if is_reordered(row)}
     return Message("evidence.weights", different=len(differ), all=max(len(known), len(differ)))
 
 

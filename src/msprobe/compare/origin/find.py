@@ -14,12 +14,13 @@ from typing import Any, Optional
 
 from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Match, forward_name
 from msprobe.compare.measure.distance import count, epsilon, is_repetition, number, result_key, value_key
+from msprobe.compare.measure.order import has_same_order, is_reordered
 from msprobe.compare.measure.rows import SAME_STATISTICS
 from msprobe.compare.operators import UPDATE, draws
 from msprobe.compare.origin.arguments import other_arguments, plain_arguments, slot_text
 from msprobe.compare.origin.loop_findings import findings
 from msprobe.compare.origin.other_shape import blame_other_shape, first_of_other_shape, maker_of_other_shape
-from msprobe.compare.origin.reordered import argument_before, reordering_before
+from msprobe.compare.origin.reordered import REORDERED, argument_before, blame_order, reordering_before
 from msprobe.compare.origin.state import other_module
 from msprobe.compare.origin.structure import (
     after_the_model,
@@ -35,15 +36,13 @@ from msprobe.compare.origin.structure import (
 from msprobe.compare.origin.trace import Trace, bad_rows
 from msprobe.compare.origin.training import TrainingDifference
 from msprobe.compare.origin.updates import blame_update
-from msprobe.compare.origin.ways import ways
+from msprobe.compare.origin.ways import by_own_calls, ways
 from msprobe.compare.origin.wording import SAME_INPUTS, UNORDERED, Candidate, argument_text
 from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import SIDES, Kind
-from msprobe.compare.rows import INTRODUCED, PROPAGATED, Row, is_tensor
+from msprobe.compare.rows import ERROR, INTRODUCED, PROPAGATED, Row, is_tensor
 from msprobe.dump.collectives import is_collective
 from msprobe.messages import Message
-
-REORDERED = Message("evidence.reordered")
 
 
 def suspect(trace: Trace, training: Sequence[TrainingDifference] = ()) -> Optional[Candidate]:
@@ -54,7 +53,8 @@ def suspect(trace: Trace, training: Sequence[TrainingDifference] = ()) -> Option
     if trace.weights:
         index, row = trace.weights[0]
         return _shifted_draws(trace) or candidate("weight", index, row, trace)
-    first = {phase: [i for i in _first_turn(trace) if trace.phases[i] is phase] for phase in Phase}
+    entered = _with_effect(_first_turn(trace), trace)
+    first = {phase: [i for i in entered if trace.phases[i] is phase] for phase in Phase}
     said = findings(training, trace)
     parts = [one for one in training if one.kind == "parts"]
     same_batch = bool(first[Phase.FORWARD]) and _takes_same_batch(trace)  # only the backward is in several passes
@@ -206,6 +206,26 @@ def _first_turn(trace: Trace) -> list[int]:
     return before if any(trace.phases[i] is Phase.AFTER for i in before) else trace.introduced
 
 
+def _with_effect(places: list[int], trace: Trace) -> list[int]:
+    """Leaves out warnings of the forward, and what one run alone returns, from which no error follows, if an error
+    entered elsewhere: what follows from them agrees again, and so they do not explain it."""
+    bad = [row for _, rows in trace.groups for row in bad_rows(rows) if row.why.kind is not Kind.NULL]
+    errors = {id(row) for row in bad if row.verdict == ERROR}
+    if trace.facts is None or not any(id(row) in errors for i in places for row in trace.groups[i][1]):
+        return places
+    sides = trace.facts.sides
+    sinks = (value for side in sides for value in side.graph.values if not value.uses and not value.views)
+    ends = {id(row) for value in sinks for row in value.rows} & {id(row) for row in bad}
+    known = [side.leads_to(errors | ends) for side in sides]
+
+    def fades(row: Row) -> bool:
+        values = [side.graph.of_row.get(id(row)) for side in sides]
+        return id(row) not in errors and not any(id(value) in ids for value, ids in zip(values, known))
+
+    shown = {i: bad_rows(trace.groups[i][1]) for i in places}
+    return [i for i in places if trace.phases[i] is not Phase.FORWARD or not all(map(fades, shown[i]))]
+
+
 def _lost_gradient(trace: Trace, shown: bool = True) -> Optional[Candidate]:
     """A parameter that one run lacks, or that has a gradient in one run only, though no gradient that was compared
     differs: the call that uses it was left out, and this changed no number (a bias of zeros). `shown`: the calls after
@@ -259,7 +279,7 @@ def _blame(index: int, trace: Trace) -> Candidate:
         return _blame_input(index, inputs, trace)
     inside = made_inside(index, bad, trace)
     if inside is not None:
-        return _shifted(inside, index, trace)
+        return _rewritten(inside, index, bad[0], trace)
     row = max(bad, key=lambda found: found.distance or 0.0)
     if is_collective(match.call.key):
         return candidate("received", index, row, trace)
@@ -280,6 +300,9 @@ def _blame(index: int, trace: Trace) -> Candidate:
     forward = _argument_of_forward(index, trace)
     if forward is not None:
         return _shifted(forward, index, trace)
+    ordered = blame_order(index, trace) if trace.phases[index] is Phase.FORWARD else None
+    if ordered is not None:
+        return _shifted(ordered, index, trace)
     seen = _inputs_seen(match, rows)
     moved = reordering_before(index, trace) if seen == UNORDERED and trace.phases[index] is Phase.FORWARD else None
     if moved is not None:
@@ -293,9 +316,18 @@ def _blame(index: int, trace: Trace) -> Candidate:
     other = argument_before(inputs, trace) if seen == UNORDERED and trace.phases[index] is Phase.FORWARD else None
     if other is not None:
         return _shifted(candidate("argument", *other, trace, (REORDERED,)), index, trace)
+    outside = _given_outside(index, row, trace) if seen.id == "inputs.unseen" else None
+    if outside is not None:
+        return _shifted(outside, index, trace)
     evidence: tuple[Message, ...] = (_unordered(match, rows),) if seen == UNORDERED else ()
     evidence += ways(row, trace) or plain_arguments(match)
-    return replace(candidate("call", index, row, trace, evidence), inputs=seen)
+    return _rewritten(replace(candidate("call", index, row, trace, evidence), inputs=seen), index, row, trace)
+
+
+def _rewritten(found: Candidate, index: int, row: Row, trace: Trace) -> Candidate:
+    """The suspect, or the part around it that both runs write in a different way."""
+    made = by_own_calls(found, index, row, trace)
+    return made if made.index == index else _shifted(made, index, trace)
 
 
 def _argument_of_forward(index: int, trace: Trace) -> Optional[Candidate]:
@@ -316,7 +348,7 @@ def _argument_of_forward(index: int, trace: Trace) -> Optional[Candidate]:
 
 def _unordered(match: Match, rows: Sequence[Row]) -> Message:
     """Which inputs may have the same numbers in a different order (a transposed weight)."""
-    large = [row for row in rows if row.is_input and is_tensor(row.golden) and count(row.golden or {}) > 1]
+    large = [row for row in rows if row.is_input and is_tensor(row.golden) and not _is_proven(row)]
     names = [slot_text(match.call, row.slot).partition(" (")[0] for row in large[:4]]
     return Message("evidence.unordered", slots=names or [Message("evidence.the_inputs")])
 
@@ -338,12 +370,21 @@ def _inputs_seen(match: Match, rows: Sequence[Row]) -> Message:
     if match.how == "fused" or not inputs:
         return Message("inputs.unseen")
     tensors = [row for row in inputs if is_tensor(row.golden) and row.target is not None]
+    moved = [row for row in tensors if is_reordered(row)]
+    if moved:
+        return Message("inputs.reordered", slots=[slot_text(match.call, row.slot) for row in moved[:3]])
     if any((row.distance or 0.0) > SAME_STATISTICS for row in tensors):
         return Message("inputs.rounding")
     if not tensors:
         return Message("inputs.unseen")
-    proven = all(row.measured is not None or ((row.golden or {}).get("md5") and not row.distance) for row in tensors)
+    proven = all(_is_proven(row) for row in tensors)
     return SAME_INPUTS if proven else UNORDERED
+
+
+def _is_proven(row: Row) -> bool:
+    """Whether the elements are known to be equal, and not only statistics that do not show their order."""
+    by_bytes = bool((row.golden or {}).get("md5")) and not row.distance
+    return row.measured is not None or by_bytes or has_same_order(row) or count(row.golden or {}) == 1
 
 
 def _is_discrete(row: Row) -> bool:
@@ -360,6 +401,9 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
     if overwriting is not None:
         return _shifted(overwriting, index, trace)
     swapped = _swapped(inputs)
+    ordered = blame_order(index, trace) if swapped is not None and trace.phases[index] is Phase.FORWARD else None
+    if ordered is not None:
+        return _shifted(ordered, index, trace)
     if swapped is not None:
         one, other = swapped
         said = Message("evidence.swapped", slot=one.slot, other=other.golden_slot)
@@ -367,7 +411,7 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
     row = inputs[0]
     found = structural(index, inputs, trace)
     if found is not None:
-        return _shifted(replace(found, evidence=ways(row, trace) or found.evidence), index, trace)
+        return _rewritten(found, index, row, trace)
     if row.why.kind is Kind.DTYPE:
         return candidate("dtype", index, row, trace)
     shaped = maker_of_other_shape(row, index, trace)
@@ -377,11 +421,10 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
     alone = next((one[0] for one in reversed(passed) if one is not None and one[0].how == "unmatched"), None)
     place = next((i for i in trace.unmatched if trace.groups[i][0] is alone), None)
     if place is not None and not is_excused(trace.groups[place]):
-        found = candidate_of_one_run(place, trace)
-        return _shifted(replace(found, evidence=ways(row, trace) or found.evidence), index, trace)
+        return _rewritten(candidate_of_one_run(place, trace), index, row, trace)
     wired = _wiring(*passed)
     if wired is not None:
-        return candidate("wiring", index, row, trace, (wired, *ways(row, trace)))
+        return _rewritten(candidate("wiring", index, row, trace, (wired, *ways(row, trace))), index, row, trace)
     parameter = _parameter_of(index, row, trace)
     if parameter:
         call = trace.groups[index][0].call
@@ -394,11 +437,30 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
     around = None if left else given_around(index, row, trace)
     if around is not None:
         return _shifted(around, index, trace)
+    ours, theirs = passed
+    if not left and ours is not None and theirs is not None and _is_other_part(ours, theirs):
+        said = Message("evidence.other_part", call=trace.groups[index][0].call.name, result=theirs[1])
+        return candidate("wiring", index, row, trace, (said,))
     found = left or candidate("input", index, row, trace, _extra_before(index, trace))
     return found if left else replace(found, said=after_the_model(index, row, trace))
 
 
+def _given_outside(index: int, row: Row, trace: Trace) -> Optional[Candidate]:
+    """The module around a call that was itself given something different: the code inside is not to blame."""
+    around = given_around(index, row, trace)
+    if around is None or around.row is None:
+        return around
+    given = around.row
+    wired = _wiring(*(_passed(given, around.index, trace, golden) for golden in (False, True)))
+    return around if wired is None else candidate("wiring", around.index, given, trace, (wired,))
+
+
 Passed = Optional[tuple[Match, Message]]
+
+
+def _is_other_part(ours: tuple[Match, Message], theirs: tuple[Match, Message]) -> bool:
+    """Whether the runs pass different parts of the result of the same call."""
+    return ours[0] is theirs[0] and ours[1].id == theirs[1].id == "evidence.part"
 
 
 def _wiring(ours: Passed, theirs: Passed) -> Optional[Message]:

@@ -2,17 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Optional
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Optional
 
-from msprobe.compare.calls import Match, forward_name
+from msprobe.compare.calls import Call, Match, forward_name
+from msprobe.dump.names import general_name
 from msprobe.dump.stack_frames import Frame, is_debugger, is_library, parse_frame
 
 Stacks = tuple[Mapping[str, list[str]], Mapping[str, list[str]]]
 
 
+Function = tuple[str, str]
+"""Its file and its name."""
 Lines = tuple[Optional[str], Optional[str]]
 """The line of the target and that of the golden run; None where a run does not make the call."""
+
+
+Made = tuple[Mapping[str, str], Mapping[str, str]]
+"""The frames of the lines that make the modules, in each run, by the general names of the modules."""
+
+
+def made_in(run: Mapping[str, Any]) -> Mapping[str, str]:
+    """From run.json; empty in dumps of other tools."""
+    found = run.get("made")
+    return {} if not isinstance(found, dict) else {name: one for name, one in found.items() if isinstance(one, str)}
+
+
+def made_frames(made: Made, module: str) -> tuple[Optional[Frame], Optional[Frame]]:
+    """The lines that make a module. The golden run may have a different class at its place."""
+    name = general_name(module)
+    start = f"{name.rpartition('.')[0]}."
+    found = []
+    for known in made:
+        key = (
+            name
+            if name in known
+            else next((k for k in known if k.startswith(start) and "." not in k[len(start) :]), "")
+        )
+        found.append(parse_frame(known[key]) if key else None)
+    return found[0], found[1]
+
+
+def made_lines(made: Made, module: str) -> Lines:
+    """`train.py:14: self.norm = nn.LayerNorm(width)`."""
+    target, golden = (
+        None if one is None else f"{one.file}:{one.line}: {one.text}" for one in made_frames(made, module)
+    )
+    return target, golden
 
 
 def user_lines(stacks: Stacks, match: Match) -> Lines:
@@ -28,8 +64,41 @@ def library_lines(stacks: Stacks, match: Match) -> Lines:
 
 
 def _user_line(frames: list[Frame]) -> Optional[str]:
-    frame = next((frame for frame in frames if not is_library(frame.file)), None)
+    frame = _user_frame(frames)
     return None if frame is None else f"{frame.file}:{frame.line} in {frame.function}"
+
+
+def _user_frames(stacks: Mapping[str, list[str]], name: str) -> list[Frame]:
+    return [frame for frame in _frames_of(stacks.get(name) or []) if not is_library(frame.file)]
+
+
+def _user_frame(frames: Iterable[Frame]) -> Optional[Frame]:
+    return next((frame for frame in frames if not is_library(frame.file)), None)
+
+
+def function_of(stacks: Mapping[str, list[str]], call: Optional[Call]) -> Optional[Function]:
+    """The innermost function of the user's code in which a call is made."""
+    frame = _user_frame(_parsed(stacks, call))
+    return None if frame is None else (frame.file, frame.function)
+
+
+def is_inside(stacks: Mapping[str, list[str]], call: Call, function: Optional[Function]) -> bool:
+    """Whether a call is made in a function, or in one that it calls. Everything is made in a script itself, so there it
+    must be the innermost."""
+    if function is not None and function[1] != "<module>":
+        return any((frame.file, frame.function) == function for frame in _parsed(stacks, call))
+    return function_of(stacks, call) == function
+
+
+def span(stacks: Mapping[str, list[str]], names: Sequence[str]) -> Optional[str]:
+    """`train.py:14-18 in forward`: the lines of several calls in the innermost function that makes all of them."""
+    known = [{(one.file, one.function): one.line for one in reversed(_user_frames(stacks, name))} for name in names]
+    inner = next((place for place in reversed(known[-1]) if all(place in lines for lines in known)), None)
+    if inner is None:
+        return None
+    lines = sorted({found[inner] for found in known})
+    shown = str(lines[0]) if len(lines) == 1 else f"{lines[0]}-{lines[-1]}"
+    return f"{inner[0]}:{shown} in {inner[1]}"
 
 
 def library_frame(frames: Iterable[Frame]) -> Optional[Frame]:
@@ -49,8 +118,15 @@ def _library_line(frames: list[Frame]) -> Optional[str]:
 def _frames(stacks: Stacks, match: Match) -> Iterator[list[Frame]]:
     """The frames of the target and of the golden run."""
     for call, known in zip((match.target, match.golden), stacks):
-        texts = [] if call is None else known.get(call.name) or known.get(forward_name(call)) or []
-        yield [frame for text in texts if isinstance(text, str) and (frame := parse_frame(text)) is not None]
+        yield _parsed(known, call)
+
+
+def _parsed(stacks: Mapping[str, list[str]], call: Optional[Call]) -> list[Frame]:
+    return _frames_of([] if call is None else stacks.get(call.name) or stacks.get(forward_name(call)) or [])
+
+
+def _frames_of(texts: Iterable[object]) -> list[Frame]:
+    return [frame for text in texts if isinstance(text, str) and (frame := parse_frame(text)) is not None]
 
 
 def _passes_on(frame: Frame) -> bool:

@@ -81,6 +81,8 @@ def follow(groups: Sequence[Group], stacks: Stacks = ({}, {}), facts: Optional[S
             trace.gradients += [(index, row) for row in bad if row.why.kind is Kind.GRADIENT]
         # If a weight agreed at an earlier call of the module in the same step, it was updated since then.
         weights = [row for row in numeric if _is_weight(row) and (call.key, row.slot) not in agreed]
+        if weights and phases[index] is Phase.AFTER and _has_begun(trace, phases):
+            weights = []  # of a moving average, first used after its update
         if weights and call.direction == FORWARD:
             trace.weights += [(index, row) for row in weights]
         if not numeric:
@@ -96,6 +98,16 @@ def follow(groups: Sequence[Group], stacks: Stacks = ({}, {}), facts: Optional[S
         seen.add(phases[index])
     trace.phases = phases
     return trace
+
+
+def _has_begun(trace: Trace, phases: Sequence[Phase]) -> bool:
+    """Whether a difference began before the first use of weights after the backward. A call after the backward that
+    only received a different tensor may have received these weights."""
+    for index in trace.introduced:
+        received = any(row.is_input and is_tensor(row.golden) for row in bad_rows(trace.groups[index][1]))
+        if phases[index] is not Phase.AFTER or not received:
+            return True
+    return bool(trace.gradients)
 
 
 def _role(match: Match, bad: list[Row], phase: Phase, seen: set[Phase], tree: _Tree) -> str:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
+from msprobe.compare.measure.distance import number
 from msprobe.compare.origin.optimizer_steps import innermost_steps
 from msprobe.compare.origin.parameter_groups import (
     UNIMPORTANT,
@@ -186,8 +187,8 @@ def _still_scaled(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[
 
 def _numbers(events: Sequence[Event], key: str) -> list[float]:
     """0 if an event has no such number."""
-    found = [event.get(key) for event in events]
-    return [float(one) if isinstance(one, (int, float)) else 0.0 for one in found]
+    found = (event.get(key) for event in events)
+    return [0.0 if isinstance(one, str) else number(one) or 0.0 for one in found]
 
 
 def _times(number: int) -> Message:

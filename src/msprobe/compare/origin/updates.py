@@ -63,8 +63,9 @@ def _updates(trace: Trace) -> Iterator[tuple[int, Sequence[Row]]]:
             yield index, rows
 
 
-def blame_update(trace: Trace, evidence: Sequence[Message] = ()) -> Optional[Candidate]:
-    """The first parameter whose update differs, though it was the same before. None if there is none."""
+def blame_update(trace: Trace, loop: Sequence[Message] = ()) -> Optional[Candidate]:
+    """The first parameter whose update differs, though it was the same before. None if there is none. `loop`: what the
+    training loops do differently, such as a different class of the optimizer; the update shows its effect."""
     for index, rows in _updates(trace):
         named = {row.slot.rpartition(".")[2]: row for row in rows}
         after, before, gradient = (named.get(key) for key in ("after", "before", "gradient"))
@@ -73,14 +74,14 @@ def blame_update(trace: Trace, evidence: Sequence[Message] = ()) -> Optional[Can
         name = trace.groups[index][0].call.key.removeprefix(UPDATE)
         if gradient is not None and gradient in bad_rows(rows):
             said = Message("update.gradient", name=name)
-            return replace(candidate("update", index, gradient, trace, tuple(evidence)), said=said)
+            return replace(candidate("update", index, gradient, trace, tuple(loop)), said=said)
         if (after.golden or {}).get(BUFFER):
             said = _with_factor(Message("update.buffer", name=name), before, after, "update.change_factor")
-            found = candidate("buffer", index, after, trace, (*_last_writers(after, trace), *evidence))
+            found = candidate("buffer", index, after, trace, (*_last_writers(after, trace), *loop))
             return replace(found, said=said)
         said = _with_factor(Message("update.differs", name=name), before, after, "update.factor")
-        found = candidate("update", index, after, trace, (*evidence, *_last_writers(after, trace)))
-        return replace(found, said=said)
+        said = Message("also", parts=[*loop, said]) if loop else said
+        return replace(candidate("update", index, after, trace, tuple(_last_writers(after, trace))), said=said)
     return None
 
 

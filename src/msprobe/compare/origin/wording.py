@@ -9,6 +9,7 @@ from typing import Any, Optional
 from msprobe.compare.calls import Call, Match
 from msprobe.compare.measure import distance
 from msprobe.compare.origin.arguments import one_sided, slot_text
+from msprobe.compare.origin.source import Lines
 from msprobe.compare.origin.trace import Trace, bad_rows
 from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import Kind
@@ -37,7 +38,8 @@ PARALLEL_KINDS = (
 class Candidate:
     """A suspect of one unit; `index` is its place there, `received` that it came from another rank, `said` a finished
     sentence, `other` the call of the other run in its place. If the ranks of a run are compared as one: the `ranks`
-    with the fault, the `dimension` of the mesh, the `collective` before it."""
+    with the fault, the `dimension` of the mesh, the `collective` before it. `lines` are those of a part of the code;
+    `then` says what else the runs compute in different ways before the difference shows."""
 
     kind: str
     index: int
@@ -53,6 +55,8 @@ class Candidate:
     ranks: tuple[int, ...] = ()
     dimension: str = ""
     collective: str = ""
+    lines: Lines = (None, None)
+    then: Optional[Message] = None
 
 
 def argument_text(call: Call, row: Optional[Row]) -> Message:
@@ -149,11 +153,16 @@ def _with_cast(said: Message, call: Call) -> Message:
     return Message("origin.cast", said=said, before=before, after=after)
 
 
-def _weight_sentence(row: Optional[Row], module: str, later: Optional[int]) -> Message:
+def weight_text(row: Optional[Row], module: str) -> Message:
+    """`weight of M`, `weight bias of M`."""
     name = row.slot.partition(".")[2] if row else ""
-    weight = Message("weight.only", module=module)
-    if name != "weight":
-        weight = Message("weight.named", name=name, module=module)
+    return (
+        Message("weight.only", module=module) if name == "weight" else Message("weight.named", name=name, module=module)
+    )
+
+
+def _weight_sentence(row: Optional[Row], module: str, later: Optional[int]) -> Message:
+    weight = weight_text(row, module)
     if row is not None and row.why.kind is Kind.DTYPE and row.why.detail is not None:
         if later is None:
             return Message("weight.dtype", weight=weight, dtypes=row.why.detail)
@@ -200,9 +209,12 @@ _NEXT = {
 """What to do about a kind of suspect."""
 
 
-def next_step(found: Candidate, later: bool = False) -> Message:
-    """What to run next. `later`: an earlier step was compared too, and agrees."""
+def next_step(found: Candidate, later: bool = False, by_library: bool = False) -> Message:
+    """What to run next. `later`: an earlier step was compared too, and agrees. `by_library`: a library makes the call,
+    inside one of the user's modules."""
     row = found.row
+    if found.kind == "argument" and by_library:
+        return Message("next.setting")
     if found.kind == "weight" and later:
         return Message("next.weights")
     if found.kind == "buffer" and found.phase is Phase.AFTER:

@@ -235,10 +235,13 @@ class ExceptionPolicy(Policy):
     def finish(self, failure: Optional[str]) -> None:
         for (rank, graph), files in self._last.items():
             text = self._staging.text(rank, graph)
-            for name, slots in find_failed_inputs(text, files, self._staging.operators(rank, graph), failure):
-                missing = [str(slot) for slot, source in slots.items() if source is None]
-                self._summary.note(f"{name} raised" + (f"; unknown: input {', '.join(missing)}" if missing else ""))
+            found = dict(find_failed_inputs(text, files, self._staging.operators(rank, graph), failure))
+            for name, slots in found.items():
                 self._save(name, slots)
+            if found:
+                named = [_with_unknown(name, slots) for name, slots in found.items()]
+                alone = len(named) == 1
+                self._summary.note(f"{named[0]} raised" if alone else f"one of these raised: {', '.join(named)}")
             for one in files:
                 self._staging.discard(one)
         if failure is None:
@@ -255,6 +258,11 @@ class ExceptionPolicy(Policy):
             self._to.saver(source.rank, source.graph, str(source.iteration)).write(file, file, array)
             self._summary.tensors += 1
             self._summary.kept += 1
+
+
+def _with_unknown(name: str, slots: dict[int, Optional[StagedFile]]) -> str:
+    missing = [str(slot) for slot, source in slots.items() if source is None]
+    return f"{name} (unknown: input {', '.join(missing)})" if missing else name
 
 
 def choose_policy(settings: DumpSettings, staging: StagingDirectory, summary: DumpSummary) -> Policy:

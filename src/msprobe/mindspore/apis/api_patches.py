@@ -16,6 +16,7 @@ from typing import Any, Callable, Optional
 
 from mindspore import ops
 
+from msprobe.collect.custom import CustomApis
 from msprobe.collect.records.values import Values
 from msprobe.frameworks.mindspore.api_table import Api, ListedFunction
 from msprobe.mindspore.apis.api_calls import Apis
@@ -58,13 +59,15 @@ class ApiPatches:
             if isinstance(listed.holder, ModuleType):
                 self._by_function.setdefault(id(listed.function), replacement)
 
-    def put_in(self, apis: Apis, cells: Sequence[Any]) -> None:
-        """Sends calls through `apis` from now on, also those of the attributes and Primitives of `cells`."""
+    def put_in(self, apis: Apis, cells: Sequence[Any], custom: CustomApis) -> None:
+        """Sends calls through `apis` from now on, also those of the attributes and Primitives of `cells`. What the
+        script has registered is left to `custom`."""
         if self._apis is not None:  # an error has kept them in: a replacement of a replacement would never come out
             self.take_out()
         self._apis = apis
         for listed, replacement in self._listed:
-            self._add(listed, replacement)
+            if not custom.has(listed.holder, listed.name):
+                self._add(listed, replacement)
         self._names.extend(self._bound_names())
         for cell in cells:
             self._names.extend(filter(None, map(self._site(vars(cell)), list(vars(cell).items()))))

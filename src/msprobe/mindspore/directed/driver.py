@@ -172,7 +172,8 @@ class DirectedDriver:
         self._repeat_at_end()
         self._frontend.write_generators()
         self._debugger.step()
-        if self._debugger._lifecycle.step_number > self._directions.last:
+        last = self._directions.last
+        if last is not None and self._debugger._lifecycle.step_number > last:
             self._over = True
             raise SystemExit(0)
         self._debugger.start()

@@ -70,7 +70,7 @@ class CellHooks:
 
     def _saw(self, kind: str, name: str, value: Any) -> None:
         recomputed = backward_pass() >= 0
-        for number, tensor in enumerate(_tensors(value)):
+        for number, tensor in enumerate(float_tensors(value)):
             if kind in self._kinds and not recomputed:
                 self._put(self._row(kind, name, number, tensor), tensor)
             if _GRADIENTS[kind] in self._kinds and requires_grad():
@@ -99,13 +99,14 @@ class CellHooks:
         return row
 
 
-def _tensors(value: Any) -> Iterator[Any]:
+def float_tensors(value: Any) -> Iterator[Any]:
+    """The tensors of floating-point numbers in a value."""
     if isinstance(value, TensorPy):
         if is_float(value):
             yield value
     elif isinstance(value, dict):
         for item in value.values():
-            yield from _tensors(item)
+            yield from float_tensors(item)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _tensors(item)
+            yield from float_tensors(item)

@@ -19,13 +19,29 @@ from mindspore._c_expression import TensorPy
 from msprobe.collect import notices
 from msprobe.mindspore.header import mindspore_facts, rank
 from msprobe.mindspore.tensors.late_errors import KEPT, raise_kept
+from msprobe.mindspore.watch.attention import AttentionHooks
 from msprobe.mindspore.watch.cells import CellHooks
+from msprobe.mindspore.watch.health import OutlierHooks, QuantisationHooks
 from msprobe.mindspore.watch.parameters import DifferentiationHook, OptimizerHooks, Parameters, gradients_of
 from msprobe.watch import gauge
 from msprobe.watch.monitor import BaseMonitor, OnAlarm, list_models
 from msprobe.watch.settings import Config
 from msprobe.watch.step_figures import StepFigures
-from msprobe.watch.targets import GRAD, HEALTH_KINDS, LEARNING_RATE, STATE, UPDATE
+from msprobe.watch.targets import (
+    ATTENTION_LOGITS,
+    GRAD,
+    LEARNING_RATE,
+    OUTLIERS,
+    QUANTISATION,
+    STATE,
+    UPDATE,
+)
+
+_HEALTH: dict[str, Any] = {
+    ATTENTION_LOGITS: AttentionHooks,
+    OUTLIERS: OutlierHooks,
+    QUANTISATION: QuantisationHooks,
+}
 
 
 class Monitor(BaseMonitor):
@@ -65,17 +81,15 @@ class Monitor(BaseMonitor):
         self._differentiation = DifferentiationHook(self._parameters, settings.targets, self._guarded)
         if settings.replay is not None:
             notices.warn("replay has no effect with MindSpore: msprobe repeats steps of PyTorch models only.")
-        unknown = sorted(HEALTH_KINDS.intersection(settings.targets))
-        if unknown:
-            notices.warn(
-                f"the target {', '.join(unknown)} has no effect with MindSpore: msprobe measures it with PyTorch only."
-            )
         if settings.check_ranks:
             notices.warn_once(
                 "check_ranks has no effect with MindSpore; `msprobe watch` compares the ranks from their files."
             )
         self._cells = CellHooks(models, self._recording, outside, self._guarded)
-        self._hooks = (self._differentiation, self._cells)
+        self._health = [
+            make(models, self._recording, self._guarded) for kind, make in _HEALTH.items() if kind in settings.targets
+        ]
+        self._hooks = (self._differentiation, self._cells, *self._health)
         if settings.dump is not None:
             from msprobe.mindspore import PrecisionDebugger
 
@@ -91,6 +105,11 @@ class Monitor(BaseMonitor):
                 raise_kept()
 
         return run
+
+    def _prepare(self, step: int, unchanged: bool) -> None:
+        for hooks in self._health:
+            hooks.prepare(step)
+        super()._prepare(step, unchanged)
 
     def _install(self, found: StepFigures, unchanged: bool) -> None:
         self._stepped = False
@@ -109,6 +128,8 @@ class Monitor(BaseMonitor):
             self._parameters.read_state(self._optimizers.optimizers, found)
         if UPDATE in self._settings.targets:
             self._parameters.read_updates(found)
+        for hooks in self._health:
+            hooks.finish()
         return self._optimizers.sees_steps and not self._stepped
 
     def _rates(self) -> tuple[dict[str, float], Iterable[str]]:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import Any, Optional
 
 import mindspore
+import numpy as np
 from mindspore._c_expression import TensorPy
 
 from msprobe.collect import notices
+from msprobe.frameworks.mindspore.tensors import copy_values, row_of
 from msprobe.mindspore.tensors.late_errors import keep_if_last
 from msprobe.stats import dtypes
 from msprobe.watch import gauge
 from msprobe.watch.gauge import Outside
 from msprobe.watch.step_figures import StepFigures
 
+Array = np.ndarray[Any, Any]
 _KNOWN = {row.mindspore: getattr(mindspore, row.name, None) for row in dtypes.TABLE if row.mindspore is not None}
 _CODES: dict[int, int] = {
     id(kind): dtypes.BY_MINDSPORE[name].code for name, kind in _KNOWN.items() if kind is not None and name is not None
@@ -53,6 +56,18 @@ def read(tensor: Any, outside: Outside, found: StepFigures, row: int, joined: bo
     known = dtypes.of_numpy(array.dtype)
     if known is not None:
         gauge.read_array(array, known.code, outside, found, row, joined)
+
+
+def floats(tensor: Any) -> Optional[Array]:
+    """A copy of the values as float32; None for complex numbers, and for a tensor without elements."""
+    row = row_of(tensor)
+    if row is None or row.kind != dtypes.FLOAT or row.numpy_dtype is None or 0 in tensor._shape:
+        return None
+    try:
+        return np.asarray(copy_values(tensor)[0], np.float32)
+    except Exception as error:
+        keep_if_last(error, lambda: _address(tensor))
+        return None
 
 
 def locate(tensor: Any) -> Optional[tuple[int, int, int]]:

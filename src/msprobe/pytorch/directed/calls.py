@@ -35,11 +35,7 @@ class DirectedApis(Apis):
         super().__init__(*parts)
         self._acts = acts
         self._counts: Counter[str] = Counter()
-        acts.grafts.on_write = self._note_graft
-
-    def _note_graft(self, tensors: list[Any]) -> None:
-        self._texts.written(tensors)
-        self._texts.forget()
+        acts.grafts.on_write = self._texts.written
 
     def record(self, api: Api, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         acts = self._acts

@@ -125,7 +125,8 @@ class DirectedDriver(StepDriver):
         self._frontend.write_generators()
         more = super()._end_step()
         assert self._debugger is not None
-        if self._debugger._lifecycle.step_number > self._directions.last:
+        last = self._directions.last
+        if last is not None and self._debugger._lifecycle.step_number > last:
             raise SystemExit(0)
         if more and self._directions.whole:
             self._debugger.start()

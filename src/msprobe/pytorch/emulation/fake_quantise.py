@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
 
 import torch
 from torch.nn.functional import pad
@@ -19,31 +19,43 @@ from msprobe.stats.formats import (
     Format,
     block_of,
 )
+from msprobe.stats.stochastic import RANGE, draw
 
 Tensor = Any
 
 
-def fake_quantise(matrix: Tensor, form: Format, weight: bool = False) -> Tensor:
+def fake_quantise(matrix: Tensor, form: Format, weight: bool = False, seed: Optional[int] = None) -> Tensor:
     """The matrix with what the format loses lost, as float32. Blocks are along the rows; give `matrix.T` for the other
-    orientation. NaN and infinity stay."""
+    orientation. NaN and infinity stay. With a seed the elements are rounded stochastically."""
     wide = matrix.to(torch.float32)
+    noise = None if seed is None else _noise(wide, seed)
     if form.scale is None:
-        return _cast(wide.to(torch.float64), form.element).to(torch.float32)
+        return _cast(wide.to(torch.float64), form.element, noise).to(torch.float32)
     rows, columns = block_of(tuple(wide.shape), form, weight)
     high, wide_by = wide.shape
-    padded = pad(wide, (0, -wide_by % columns, 0, -high % rows))
-    blocks = padded.reshape(padded.shape[0] // rows, rows, padded.shape[1] // columns, columns)
+    edges = (0, -wide_by % columns, 0, -high % rows)
+    padded = pad(wide, edges)
+    cut = (padded.shape[0] // rows, rows, padded.shape[1] // columns, columns)
+    blocks = padded.reshape(cut)
     scales = _scales(blocks.abs().amax(dim=(1, 3), keepdim=True).to(torch.float64), form)
     largest = form.element.largest
     scaled = torch.where(scales > 0, blocks.to(torch.float64) / scales, 0.0).to(torch.float32)
-    kept = _cast(scaled.to(torch.float64).clamp(-largest, largest), form.element) * scales
+    noise = None if noise is None else pad(noise, edges).reshape(cut)
+    kept = _cast(scaled.to(torch.float64).clamp(-largest, largest), form.element, noise) * scales
     return kept.reshape(padded.shape)[:high, :wide_by].to(torch.float32)
 
 
-def _cast(values: Tensor, element: Element) -> Tensor:
+def _noise(matrix: Tensor, seed: int) -> Tensor:
+    places = torch.arange(matrix.numel(), dtype=torch.int64, device=matrix.device)
+    return draw(places, seed).to(torch.float64).reshape(matrix.shape) / RANGE
+
+
+def _cast(values: Tensor, element: Element, noise: Optional[Tensor] = None) -> Tensor:
     exponents = torch.frexp(values).exponent - 1
     steps = torch.ldexp(torch.ones_like(values), exponents.clamp(min=element.lowest) - element.mantissa)
-    rounded = torch.round(values / steps) * steps
+    counts = values / steps
+    whole = torch.round(counts) if noise is None else torch.floor(counts.abs() + noise).copysign(counts)
+    rounded = whole * steps
     beyond = float("inf") if element.has_inf else element.largest
     limited = torch.where(rounded.abs() > element.largest, torch.full_like(rounded, beyond).copysign(rounded), rounded)
     return torch.where(torch.isfinite(values), limited, values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from itertools import count
 from typing import Any, Optional
 
 import torch
@@ -17,12 +18,15 @@ Tensor = Any
 
 
 class QuantisedLinear(torch.autograd.Function):
-    """y = x W^T + b. Each product quantises its factors along the axis over which it adds."""
+    """y = x W^T + b. Each product quantises its factors along the axis over which it adds. With `seeds`, gradients are
+    rounded stochastically."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Optional[Tensor], form: Format) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Optional[Tensor], form: Format, seeds: Optional[Iterator[int]]
+    ) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.form, ctx.biased = form, bias is not None
+        ctx.form, ctx.biased, ctx.seeds = form, bias is not None, seeds
         flat = x.reshape(-1, x.shape[-1])
         y = fake_quantise(flat, form) @ fake_quantise(weight, form, weight=True).T
         if bias is not None:
@@ -35,23 +39,28 @@ class QuantisedLinear(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         x, weight = ctx.saved_tensors
         form: Format = ctx.form
+
+        def kept(part: Tensor) -> Tensor:
+            return fake_quantise(part, form, seed=None if ctx.seeds is None else next(ctx.seeds))
+
         gradient = gradients[0].reshape(-1, weight.shape[0])
         of_x = of_weight = of_bias = None
         if ctx.needs_input_grad[0]:
             turned = fake_quantise(weight.T, form, weight=True).T
-            of_x = (fake_quantise(gradient, form) @ turned).reshape(x.shape).to(x.dtype)
+            of_x = (kept(gradient) @ turned).reshape(x.shape).to(x.dtype)
         if ctx.needs_input_grad[1]:
             flat = x.reshape(-1, x.shape[-1])
-            of_weight = (fake_quantise(gradient.T, form) @ fake_quantise(flat.T, form).T).to(weight.dtype)
+            of_weight = (kept(gradient.T) @ fake_quantise(flat.T, form).T).to(weight.dtype)
         if ctx.biased and ctx.needs_input_grad[2]:
             of_bias = gradient.to(torch.float32).sum(0).to(weight.dtype)
-        return of_x, of_weight, of_bias, None
+        return of_x, of_weight, of_bias, None, None
 
 
 @contextmanager
-def emulating(form: Format, keep: Collection[str] = ()) -> Iterator[Emulation]:
-    """Inside this block, Linear modules compute in the format; those whose path matches `keep` do not."""
-    emulation = Emulation(form, keep)
+def emulating(form: Format, keep: Collection[str] = (), stochastic: bool = False) -> Iterator[Emulation]:
+    """Inside this block, Linear modules compute in the format; those whose path matches `keep` do not. `stochastic`
+    rounds gradients so."""
+    emulation = Emulation(form, keep, stochastic)
     emulation.install()
     try:
         yield emulation
@@ -62,8 +71,9 @@ def emulating(form: Format, keep: Collection[str] = ()) -> Iterator[Emulation]:
 class Emulation:
     """Replaces `Linear.forward`. The first module that is called is the model; its paths are those of `keep`."""
 
-    def __init__(self, form: Format, keep: Collection[str] = ()) -> None:
+    def __init__(self, form: Format, keep: Collection[str] = (), stochastic: bool = False) -> None:
         self._form = form
+        self._seeds = count() if stochastic else None  # each gradient has its own: one seed would add up its errors
         self._keep = keep
         self._names: dict[int, str] = {}
         self._original: Callable[..., Any] = torch.nn.Linear.forward
@@ -78,7 +88,7 @@ class Emulation:
         def forward(module: Any, input: Tensor) -> Any:
             if not emulation._takes(module):
                 return original(module, input)
-            return QuantisedLinear.apply(input, module.weight, module.bias, emulation._form)
+            return QuantisedLinear.apply(input, module.weight, module.bias, emulation._form, emulation._seeds)
 
         torch.nn.Linear.forward = forward
         self._hook = register_module_forward_pre_hook(self._model_called)

@@ -25,7 +25,7 @@ class ScriptEmulation:
 
     def install(self) -> None:
         if self._order.format:
-            self._emulation = Emulation(BY_NAME[self._order.format], self._order.keep)
+            self._emulation = Emulation(BY_NAME[self._order.format], self._order.keep, self._order.stochastic)
             self._emulation.install()
         original, note = torch.Tensor.backward, self._note
 

@@ -122,6 +122,10 @@ class Modules(ModuleCalls):
             if backward and module._parameters and id(module) not in self._opaque:
                 self._watch_parameters(name, module._parameters)
 
+    def named(self) -> Iterator[tuple[str, Any]]:
+        """The name and the object of each module that has hooks."""
+        return ((self._names[id(module)], module) for module in self.hooked)
+
     def _named(self) -> Sequence[tuple[str, Any]]:
         tree = self.tree.plain(self._models)
         if tree is not None:

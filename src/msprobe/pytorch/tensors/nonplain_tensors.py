@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 import torch
@@ -83,8 +83,9 @@ def _values(tensor: Any) -> tuple[Optional[Any], str]:
         return plain, f', "wrapped": "functorch"{notes}'
     if tensor.device.type == "meta" or type(tensor).__name__ in ("FakeTensor", "FunctionalTensor"):
         return None, ', "unreadable": "it has no data"'
-    if type(tensor).dequantize is not torch.Tensor.dequantize:  # torchao, TransformerEngine: numbers and their scales
-        plain, notes = _values(tensor.dequantize())
+    dequantize = _dequantize_of(type(tensor))
+    if dequantize is not None:
+        plain, notes = _values(dequantize(tensor))
         return plain, f"{_quantised_member(tensor)}{notes}"
     if tensor.is_nested:
         parts = tensor.unbind()
@@ -111,6 +112,13 @@ def _values(tensor: Any) -> tuple[Optional[Any], str]:
     if tensor.dtype in _READ_AS:
         return _bits_as_values(tensor), f', "read_as": "{_READ_AS[tensor.dtype]}"'
     return _host(tensor), ""
+
+
+def _dequantize_of(kind: Any) -> Optional[Callable[[Any], Any]]:
+    """How a quantised tensor of torchao, TransformerEngine and the like becomes the numbers that it stands for."""
+    if kind.dequantize is not torch.Tensor.dequantize:
+        return kind.dequantize
+    return getattr(kind, "to_original_precision", None)  # torchao.float8
 
 
 def _quantised_member(tensor: Any) -> str:

@@ -77,7 +77,7 @@ class ParameterUpdates:
             tensor = parameter.tensor
             if parameter.known is None and tensor.grad is not None and tensor.is_cpu:
                 parameter.state = state_of(tensor)
-                text = self._recorder.values.value(tensor, self._path(parameter, "before"))
+                text = self._recorder.values.value(tensor, self._path(parameter.name, "before"))
                 parameter.known = KnownText(text, 0, [])
             storage = storage_of(tensor) if self._texts.sees_writes else None
             if storage is not None:
@@ -100,7 +100,7 @@ class ParameterUpdates:
             parameter.stepped = True
             if parameter.before is None:
                 known = self._texts.known(tensor)
-                path = self._path(parameter, "before")
+                path = self._path(parameter.name, "before")
                 value = self._recorder.values.value
                 parameter.before = value(tensor, path) if known is None else self._texts.text_of(known, path)
                 parameter.state = state_of(tensor)
@@ -113,7 +113,7 @@ class ParameterUpdates:
         """A call has written this memory, or may write it later."""
         parameter = self._storages.get(storage_of(tensor) or 0)
         if parameter is not None and parameter.before is None and parameter.known is not None:
-            parameter.before = self._texts.text_of(parameter.known, self._path(parameter, "before"))
+            parameter.before = self._texts.text_of(parameter.known, self._path(parameter.name, "before"))
             self._take_gradient(parameter)
 
     def end(self, buffers: NamedTensors) -> str:
@@ -134,9 +134,9 @@ class ParameterUpdates:
                 continue
             if parameter.before is None:
                 assert parameter.known is not None
-                parameter.before = self._texts.text_of(parameter.known, self._path(parameter, "before"))
+                parameter.before = self._texts.text_of(parameter.known, self._path(parameter.name, "before"))
                 self._take_gradient(parameter)
-            after = self._recorder.values.value(parameter.tensor, self._path(parameter, "after"))
+            after = self._recorder.values.value(parameter.tensor, self._path(parameter.name, "after"))
             yield (
                 f'{key_text(parameter.name)}: {{"before": {parameter.before}, "gradient": {parameter.gradient}, '
                 f'"after": {after}}}'
@@ -165,17 +165,18 @@ class ParameterUpdates:
             now = state_of(buffer)
             if not before or (now == state and not buffer.is_floating_point()):
                 continue
-            after = self._recorder.values.value(buffer, self._recorder.tensors_path(f"update.{name}", "after"))
+            after = self._recorder.values.value(buffer, self._path(name, "after"))
             if now != state or _figures(after) != _figures(before):
                 self._buffers[name] = (now, after)
                 yield f'{key_text(name)}: {{"before": {before}, "after": {after}}}'
 
     def _take_gradient(self, parameter: _Parameter) -> None:
-        gradient, path = parameter.tensor.grad, self._path(parameter, "gradient")
+        gradient, path = parameter.tensor.grad, self._path(parameter.name, "gradient")
         parameter.gradient = "null" if gradient is None else self._recorder.values.value(gradient, path)
 
-    def _path(self, parameter: _Parameter, which: str) -> str:
-        return self._recorder.tensors_path(f"update.{parameter.name}", which)
+    def _path(self, name: str, which: str) -> str:
+        """An update is no call that a filter can name: it has files only if nothing is left out."""
+        return f"update.{name}.{which}" if self._recorder.selection.saves_everything else ""
 
 
 def _figures(text: str) -> str:

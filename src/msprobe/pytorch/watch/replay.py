@@ -16,12 +16,14 @@ import torch
 
 from msprobe.collect import notices
 from msprobe.collect.guard import guarded
+from msprobe.messages import Message
 from msprobe.pytorch.directed.repeat import copy_arguments, digest, random_states, set_random_states
 from msprobe.pytorch.gradients.backward_graph import tensors_in
 from msprobe.pytorch.watch.parameters import unwrapped
 from msprobe.pytorch.watch.ranks import world_size
 from msprobe.system.interrupts import let_through
 from msprobe.watch.alarms.alarm import Alarm
+from msprobe.watch.alarms.detector import in_words
 from msprobe.watch.recording import Recording
 from msprobe.watch.settings import ReplaySettings
 from msprobe.watch.targets import GRAD, OUTPUT
@@ -223,7 +225,7 @@ class Replay:
         if not self._knows:
             self._learn(found, repeats, step, gradients)
         elif repeats or was_right:
-            return _alarm(number, *found, "the step itself" if repeats else "the first repetition")
+            return _alarm(number, *found, repeats)
         else:
             self._switch_off(f"{found[1] or 'the model'} gives other bytes each time: it is not deterministic")
         return None
@@ -316,10 +318,7 @@ class Replay:
         return outputs, {name: digest(one) for name, one in zip(names, found) if one is not None}
 
 
-def _alarm(number: int, kind: str, name: str, who: str) -> Alarm:
-    what = "the output" if kind == OUTPUT else "the gradient"
-    sentence = (
-        f"At step {number} {what} of {name or 'the model'} was different when the step was repeated with the same "
-        f"inputs, weights and random state; {who} was wrong: look at the hardware (silent data corruption)."
-    )
+def _alarm(number: int, kind: str, name: str, repeats: bool) -> Alarm:
+    what = Message("alarm.corrupted_step" if repeats else "alarm.corrupted_repetition")
+    sentence = Message("alarm.at", step=number, target=in_words(kind, name), what=what)
     return Alarm(number, CORRUPTED, kind, name, sentence)

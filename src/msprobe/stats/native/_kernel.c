@@ -101,7 +101,7 @@ static PyObject *measure(PyObject *module, PyObject *const *args, Py_ssize_t nar
     unsigned want;
     (void)module;
     if (run("measure", args, nargs, &want, MP_ZEROS, &r)) return NULL;
-    PyObject *items[11] = {
+    PyObject *items[12] = {
         extreme(&r, r.max, r.imax, r.umax),
         extreme(&r, r.min, r.imin, r.umin),
         r.kind == MP_KIND_NONE ? none() : PyFloat_FromDouble(r.mean),
@@ -113,11 +113,12 @@ static PyObject *measure(PyObject *module, PyObject *const *args, Py_ssize_t nar
         PyLong_FromLongLong(r.count),
         want & MP_CRC ? PyLong_FromUnsignedLong(r.crc) : none(),
         want & MP_XOR ? PyLong_FromUnsignedLongLong(r.xor64) : none(),
+        r.ordered ? PyFloat_FromDouble(r.order) : none(),
     };
-    PyObject *plain = PyTuple_New(11), *packed = NULL, *result = NULL;
-    for (int i = 0; i < 11; i++) {
+    PyObject *plain = PyTuple_New(12), *packed = NULL, *result = NULL;
+    for (int i = 0; i < 12; i++) {
         if (!plain || !items[i]) {
-            for (int k = i; k < 11; k++) Py_XDECREF(items[k]);
+            for (int k = i; k < 12; k++) Py_XDECREF(items[k]);
             goto done;
         }
         PyTuple_SET_ITEM(plain, i, items[i]);
@@ -159,7 +160,8 @@ char *put_figures(char *end, const mp_result *r) {
     end = PUT(end, ", \"Mean\": ");
     end = r->kind == MP_KIND_NONE ? PUT(end, "null") : put_double(end, r->mean);
     end = PUT(end, ", \"Norm\": ");
-    return r->kind <= MP_KIND_BOOL ? PUT(end, "null") : put_double(end, r->norm);
+    end = r->kind <= MP_KIND_BOOL ? PUT(end, "null") : put_double(end, r->norm);
+    return r->ordered ? put_double(PUT(end, ", \"Order\": "), r->order) : end;
 }
 
 static PyObject *fragment(const mp_result *r) {

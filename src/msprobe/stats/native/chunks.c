@@ -23,6 +23,7 @@ double mp_round(const dtype *d, double value) {
 static void add(tile_result *to, const tile_result *from, const dtype *rounded) {
     to->sum += from->sum;
     to->squares += from->squares;
+    to->order += from->order;
     if (rounded) {
         to->sum = mp_round(rounded, to->sum);
         to->squares = mp_round(rounded, to->squares);
@@ -68,15 +69,23 @@ static void run_chunk(const job *j, int64_t number) {
     cursor c;
     *p = (partial){.acc = EMPTY};
     if (!dense) cursor_seek(&c, walk, start);
+    bool skipped = false;
     for (int64_t at = start; at < end; at += MP_TILE) {
         const int64_t n = end - at < MP_TILE ? end - at : MP_TILE;
+        const double weight = j->want & MP_ORDER ? mp_tile_weight(at / MP_TILE) : 0;
         const char *data = gathered;
+        if (!weight && !(j->want & (MP_STATS | MP_CRC | MP_XOR))) {
+            skipped = true;
+            continue;
+        }
+        if (skipped && !dense) cursor_seek(&c, walk, at);
+        skipped = false;
         if (dense)
             data = walk->base + at * (int64_t)walk->itemsize;
         else
             cursor_take(&c, gathered, n);
-        if (j->want & MP_STATS) {
-            tile_result tile;
+        if (j->want & MP_STATS || weight) {
+            tile_result tile = EMPTY;
             const void *values = data;
             if (j->loops->widen) {
                 j->loops->widen(values, widened, n);
@@ -86,10 +95,11 @@ static void run_chunk(const job *j, int64_t number) {
                 scale(values, widened, n, j->exponent);
                 values = widened;
             }
-            if (j->want & MP_ZEROS || j->range)
+            if (j->want & MP_STATS && (j->want & MP_ZEROS || j->range))
                 mp_count_tile(j, values, n, &tile);
-            else
+            else if (j->want & MP_STATS)
                 j->loops->tile(values, n, &tile);
+            if (weight) tile.order = j->loops->order(values, n) * weight;
             add(&p->acc, &tile, rounded);
         }
         if (j->want & MP_CRC) p->crc = mp_crc32(p->crc, data, (size_t)n * walk->itemsize);

@@ -45,7 +45,7 @@ static int finish_sums(job *j, tile_result *t, int threads, mp_result *out) {
         partial again;
         frexp(peak, &exponent);
         j->exponent = exponent;
-        j->want &= ~(unsigned)(MP_CRC | MP_XOR);
+        j->want &= ~(unsigned)(MP_CRC | MP_XOR | MP_ORDER);
         j->range = NULL;
         int status = mp_run(j, threads, &again);
         if (status) return status;
@@ -62,6 +62,7 @@ static int finish_sums(job *j, tile_result *t, int threads, mp_result *out) {
         out->mean = mp_round(rounded, out->mean);
         out->norm = mp_round(rounded, out->norm);
     }
+    out->ordered = out->ordered && !exponent;
     out->mean = ldexp(out->mean, exponent);
     out->norm = ldexp(out->norm, exponent);
     return MP_OK;
@@ -76,6 +77,7 @@ static int finish(job *j, tile_result *t, int code, int threads, mp_result *out)
     out->below = t->below * repeats;
     out->above = t->above * repeats;
     out->kind = mp_dtypes[code].kind;
+    out->order = t->order;
     if (out->kind == MP_KIND_BOOL) {
         out->imax = out->zero < out->count;
         out->imin = out->zero == 0;
@@ -88,6 +90,7 @@ static int finish(job *j, tile_result *t, int code, int threads, mp_result *out)
     }
     if (t->nan) {
         out->max = out->min = out->mean = out->norm = NAN;
+        out->ordered = false;
         return MP_OK;
     }
     out->max = j->wide ? double_of_key(t->high) : float_of_key(t->high);
@@ -95,6 +98,7 @@ static int finish(job *j, tile_result *t, int code, int threads, mp_result *out)
     if (t->posinf || t->neginf) {
         out->mean = t->posinf && t->neginf ? NAN : t->posinf ? INFINITY : -INFINITY;
         out->norm = INFINITY;
+        out->ordered = false;
         return MP_OK;
     }
     return finish_sums(j, t, threads, out);
@@ -141,13 +145,15 @@ static int measure(const layout *logical, int code, unsigned want, int threads, 
              .range = mp_dtypes[code].kind == MP_KIND_FLOAT ? range : NULL,
              .wide = code == MP_FLOAT64 || code >= MP_COMPLEX32};
     int status;
+    out->ordered = want & MP_STATS && mp_order_wanted(logical, code, want);
+    if (!out->ordered) j.want &= ~(unsigned)MP_ORDER;
     const bool apart = want & MP_STATS && !layout_dense(logical);
     if (apart) {
         sorted = *logical;
         layout_sort(&sorted);
         j.want &= ~(unsigned)MP_STATS;
     }
-    if (j.want & (MP_STATS | MP_CRC | MP_XOR)) {
+    if (j.want & (MP_STATS | MP_CRC | MP_XOR | MP_ORDER)) {
         if ((status = mp_run(&j, threads, &result))) return status;
         out->crc = result.crc;
         out->xor64 = result.xor64;
@@ -156,6 +162,7 @@ static int measure(const layout *logical, int code, unsigned want, int threads, 
         j.walk = &sorted;
         j.want = want & (MP_STATS | MP_LOW_PRECISION | MP_ZEROS);
         if ((status = mp_run(&j, threads, &sums))) return status;
+        sums.acc.order = result.acc.order;
         result.acc = sums.acc;
     }
     return want & MP_STATS ? finish(&j, &result.acc, code, threads, out) : MP_OK;
@@ -166,7 +173,7 @@ int mp_measure(const void *memory, int code, int ndim, const int64_t *shape, con
     layout logical;
     memset(out, 0, sizeof *out);
     if (code < 0 || code >= MP_CODES) return MP_BAD_CODE;
-    if (want & ~(unsigned)(MP_STATS | MP_CRC | MP_XOR | MP_LOW_PRECISION | MP_ZEROS)) return MP_BAD_WANT;
+    if (want & ~(unsigned)(MP_STATS | MP_CRC | MP_XOR | MP_LOW_PRECISION | MP_ORDER | MP_ZEROS)) return MP_BAD_WANT;
     if (ndim < 0 || ndim > MP_MAX_DIMS) return MP_BAD_DIMS;
     int status = describe(memory, code, ndim, shape, strides, &logical);
     if (status) return status;

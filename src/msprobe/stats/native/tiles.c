@@ -66,6 +66,7 @@ static inline float float_of_half(uint16_t half) {
 
 #define TARGET
 #define SUFFIX _portable
+#define FUSED(sum, v, w) ((sum) + (v) * (w))
 #define WIDTH 2
 #include "loops.h"
 #if defined(__x86_64__)
@@ -75,12 +76,14 @@ static inline float float_of_half(uint16_t half) {
 #define COUNTED_F32 counted_f32_avx2_loop
 #define TARGET __attribute__((target("avx2,fma,f16c")))
 #define SUFFIX _avx2
+#define FUSED(sum, v, w) _mm256_fmadd_pd(v, _mm256_set1_pd(w), sum)
 #define WIDTH 4
 #include "loops.h"
 #define FINITE_F32 finite_f32_avx512
 #define COUNTED_F32 counted_f32_avx512_loop
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")))
 #define SUFFIX _avx512
+#define FUSED(sum, v, w) _mm512_fmadd_pd(v, _mm512_set1_pd(w), sum)
 #define WIDTH 8
 #include "loops.h"
 static const route *const LEVELS[] = {routes_portable, routes_avx2, routes_avx512};
@@ -114,6 +117,7 @@ void mp_init(void) {
     fill_float8(float8_values[3], 2, 16, false, true);
     for (int i = 0; i < 256; i++) float8_values[4][i] = i == 255 ? NAN : ldexpf(1.0f, i - 127);
     mp_crc32_init();
+    mp_order_init();
 #if defined(__x86_64__)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))

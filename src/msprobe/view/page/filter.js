@@ -9,8 +9,8 @@ const run = slices();
 let matched = new Int32Array(0); // before the zoom
 
 export function applyRange() {
-  const range = state.range;
-  state.shown = range ? matched.subarray(Math.min(range[0], matched.length), range[1]) : matched;
+  const { range, table } = state;
+  state.shown = range ? matched.filter((row) => table.places[row] >= range[0] && table.places[row] < range[1]) : matched;
   emit("shown");
 }
 

@@ -20,7 +20,7 @@ import { showTensor } from "./views/tensor_view.js";
 import { showTree } from "./views/tree_view.js";
 import { showTrends } from "./views/trends_view.js";
 import { showTips } from "./tooltip.js";
-import { switchLanguage, t } from "./words.js";
+import { hasChinese, inChinese, switchLanguage, t } from "./words.js";
 
 const TABS = { rows: "rows_box", tensor: "tensor", trends: "trends", ranks: "ranks_box", match: "match", collect: "collect" };
 const PULSE = 2000, SLOW_PULSE = 8000; // a run may be between two steps: nothing is unfinished then
@@ -65,6 +65,7 @@ function switchTheme() {
 function language() {
   switchLanguage();
   emit("language");
+  if (inChinese() && !hasChinese()) say(t("no_font"));
 }
 
 function showHelp() {

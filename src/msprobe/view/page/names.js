@@ -26,10 +26,20 @@ export function shortenName(name, room) {
   return call + LEAST_SLOT > room ? shorten(text(), room) : text().slice(0, call) + shorten(slot, room - call);
 }
 
+// The step and rank of a unit. A run of one process has no number of a rank.
+export function unitName({ label }) {
+  return label.replace(/\/rank$/, "");
+}
+
 // A path without the directory in which the run was started.
 export function shortPath(path, directories) {
   const inside = directories.find((directory) => path.startsWith(directory.replace(/\/?$/, "/")));
   return inside ? path.slice(inside.replace(/\/?$/, "/").length) : path;
+}
+
+// A path of an installed package from the package on.
+export function packagePath(path) {
+  return path.split(/[\\/](?:site|dist)-packages[\\/]/).at(-1);
 }
 
 export function title(text) {

@@ -6,15 +6,20 @@ import { INTRODUCED } from "./table_data.js";
 
 export const NO_FILTER = { unit: -1, module: "", query: "", introduced: false, range: null };
 
-export function placeOf(row) {
+// Where the rows from this one on begin in what is shown.
+export function firstFrom(row) {
   const shown = state.shown;
-  let low = 0, high = shown.length - 1;
-  while (low <= high) {
+  let low = 0, high = shown.length;
+  while (low < high) {
     const middle = (low + high) >> 1;
-    if (shown[middle] === row) return middle;
-    if (shown[middle] < row) low = middle + 1; else high = middle - 1;
+    if (shown[middle] < row) low = middle + 1; else high = middle;
   }
-  return -1;
+  return low;
+}
+
+export function placeOf(row) {
+  const at = firstFrom(row);
+  return state.shown[at] === row ? at : -1;
 }
 
 export function goTo(row) {

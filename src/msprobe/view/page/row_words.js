@@ -13,7 +13,8 @@ export function figures(row, side) {
 // The complete name, the state, and the numbers of both sides.
 export function tipOfRow(row) {
   const { table } = state, distance = figure(table.rows.distance[row], 4), reason = inLanguage(table.reason(row));
-  const lines = [table.name(row), verdictWord(table.look(row), state.answer.kind), `${t("target")} ${figures(row, "target") || "–"}`];
+  const look = table.look(row), verdict = verdictWord(look, state.answer.kind);
+  const lines = [table.name(row), look === "pass" && distance ? `${verdict}: ${t("means.pass")}` : verdict, `${t("target")} ${figures(row, "target") || "–"}`];
   if (state.answer.golden !== null) lines.push(`${t("golden")} ${figures(row, "golden") || "–"}`);
   if (distance) lines.push(`${t("relative")} ${distance}`);
   return title([...lines, reason].filter(Boolean).join("\n"));

@@ -32,7 +32,7 @@ function writeAddress() {
   if (state.query) parts.set("search", state.query);
   if (state.introduced) parts.set("introduced", "1");
   if (state.verdicts.includes(false)) parts.set("verdicts", state.verdicts.map(Number).join(""));
-  if (state.range) parts.set("range", state.range.join("-"));
+  if (state.range) parts.set("range", state.range.map((place) => place.toFixed(7)).join("-"));
   const text = "#" + parts;
   if (location.hash === text) return;
   try { history.replaceState(null, "", text); } catch { /* a notebook: its frame has no address */ }
@@ -52,7 +52,7 @@ export function readAddress() {
     tab: parts.get("tab") || "rows", row: table.withId(parts.get("row")), unit: number("unit", table.units.length),
     module: parts.get("module") || "", query: parts.get("search") || "", introduced: parts.get("introduced") === "1",
     verdicts: [0, 1, 2, 3].map((place) => (parts.get("verdicts") || "1111")[place] !== "0"),
-    range: range.length === 2 && range[1] > range[0] ? range : null,
+    range: range.length === 2 && range[1] > range[0] && range[1] <= 1 ? range : null,
   });
   reading = false;
   return true;

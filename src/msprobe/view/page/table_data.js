@@ -29,7 +29,8 @@ export class Table {
     this.callLooks = new Uint8Array(this.calls);
     this.levels = new Uint8Array(this.count);
     this.#work();
-    if (origin >= 0 && this.looks[origin] > 1) this.looks[origin] = this.callLooks[this.rows.call[origin]] = ORIGIN;
+    this.#line();
+    if (origin >= 0 && this.looks[origin] > 0) this.looks[origin] = this.callLooks[this.rows.call[origin]] = ORIGIN;
   }
 
   // How each row and call looks, and the height of each row in the plot: the difference, or the norm of a single dump;
@@ -50,6 +51,27 @@ export class Table {
     }
   }
 
+  // The axis of execution order, from 0 to 1: the steps one after the other, and in a step its ranks side by side, as
+  // they ran. `parts` has the part of the axis of each step; `places` where each row begins.
+  #line() {
+    const firsts = new Int32Array(this.units.length + 1).fill(this.count), longest = new Map();
+    for (let c = this.calls - 1; c >= 0; c--) firsts[this.call.unit[c]] = this.call.first[c];
+    for (let unit = this.units.length - 1; unit >= 0; unit--) firsts[unit] = Math.min(firsts[unit], firsts[unit + 1]);
+    this.units.forEach(({ step }, unit) => longest.set(step, Math.max(longest.get(step) ?? 0, firsts[unit + 1] - firsts[unit])));
+    const total = Math.max([...longest.values()].reduce((sum, one) => sum + one, 0), 1);
+    this.firsts = firsts;
+    this.parts = new Map();
+    this.places = new Float32Array(this.count);
+    let from = 0;
+    for (const [step, rows] of longest) { this.parts.set(step, [from / total, (from + rows) / total]); from += rows; }
+    this.units.forEach(({ step }, unit) => {
+      const [begin, end] = this.parts.get(step), size = firsts[unit + 1] - firsts[unit];
+      for (let at = 0; at < size; at++) this.places[firsts[unit] + at] = begin + (end - begin) * at / size;
+    });
+  }
+
+  // What the plot and the lanes show of the axis: the zoom, or the step of the chosen unit, or all.
+  view(range, unit) { return range || (unit >= 0 ? this.parts.get(this.units[unit].step) : [0, 1]); }
   unit(row) { return this.call.unit[this.rows.call[row]]; }
   end(call) { return call + 1 < this.calls ? this.call.first[call + 1] : this.count; }
   callName(call) { return this.texts[this.call.target[call]] || this.texts[this.call.golden[call]]; }

@@ -5,20 +5,21 @@ const WORDS = {
   differs: ["Differs, but no single origin can be named.", "存在差异，但无法确定唯一的起点。"], not_compared: ["Some rows could not be compared; all others agree.", "有内容无法比对；能比对的部分一致。"],
   clean: ["Nothing wrong was found.", "没有发现问题。"], found: ["Found", "发现"],
   go: ["Go there", "前往"], fold: ["Less", "收起"], unfold: ["More", "展开"], notes: ["Notes", "说明"], alarms: ["Alarms", "告警"], alarm: ["alarm", "告警"],
-  call: ["call", "调用"], module: ["module", "模块"], where: ["where", "位置"], source: ["source", "源码"], inside: ["inside", "库内"], evidence: ["evidence", "证据"], then: ["then", "之后"], next: ["next", "下一步"], records: ["records", "记录数"], run: ["run", "运行"], steps: ["steps", "步"], ranks: ["ranks", "卡"], target: ["target", "目标"], golden: ["golden", "标杆"],
-  unread: ["Only the recorded line is shown.", "只显示记录的行。"],
+  call: ["call", "调用"], seen_in: ["seen in", "见于"], module: ["module", "模块"], where: ["where", "位置"], source: ["source", "源码"], inside: ["inside", "库内"], evidence: ["evidence", "证据"], then: ["then", "之后"], next: ["next", "下一步"], records: ["records", "记录数"], run: ["run", "运行"], steps: ["steps", "步"], ranks: ["ranks", "卡"], target: ["target", "目标"], golden: ["golden", "标杆"],
+  absent: ["not given", "未给出"], unread: ["Only the recorded line is shown.", "只显示记录的行。"],
   "tab.rows": ["Rows", "数据行"], "tab.tensor": ["Tensor", "张量"], "tab.trends": ["Trends", "趋势"], "tab.ranks": ["Ranks", "各卡"], "tab.match": ["Match by hand", "手动匹配"], "tab.collect": ["Collect next", "继续采集"],
-  theme: ["Theme", "主题"], language: ["中文", "English"], help: ["Keys", "快捷键"], link: ["Copy link", "复制链接"], copied: ["Copied.", "已复制。"], not_copied: ["The browser does not allow copying; the address bar has the link.", "浏览器不允许复制；链接在地址栏中。"],
+  no_font: ["This computer has no Chinese font. Install one (on Debian: fonts-noto-cjk), or press l for English.", "This computer has no Chinese font. Install one (on Debian: fonts-noto-cjk), or press l for English."],
+  theme: ["Theme", "主题"], language: ["ZH/EN", "ZH/EN"], help: ["Keys", "快捷键"], link: ["Copy link", "复制链接"], copied: ["Copied.", "已复制。"], not_copied: ["The browser does not allow copying; the address bar has the link.", "浏览器不允许复制；链接在地址栏中。"],
   modules: ["Modules", "模块"], map: ["The model in execution order: the origin is the tall red cell; what came before it is calm, what came after it fades", "按执行顺序的模型：高的红格为起点；此前平静，此后渐淡"], forward: ["forward", "前向"], backward: ["backward", "反向"], origin_mark: ["origin", "起点"], model: ["model", "模型"], more_modules: ["more: search for a name", "更多：请搜索名称"],
   search: ["search names, reasons, source files; * and ? are wildcards", "搜索名称、原因、源文件；* 和 ? 为通配符"], no_more: ["No other call in this direction introduced a difference.", "这个方向上没有其他引入差异的调用。"], introduced_only: ["introduced only", "仅引入差异的行"], all_units: ["all steps and ranks", "全部步和卡"], of: ["of", "/"], rows: ["rows", "行"], whole: ["Show all", "显示全部"], zoomed: ["zoomed", "已缩放"],
   none_found: ["No row matches", "没有匹配的行："], none_left: ["The filters leave no row.", "筛选后没有剩下的行。"], axis_order: ["execution order", "执行顺序"],
-  "proof.grafted": ["grafted: given the golden result", "已替换为标杆结果"], "proof.reason": ["why", "原因"], "proof.fired": ["times / values changed", "次数 / 改变的值"], "proof.left": ["rows that differ", "有差异的行"], "proof.share": ["share of the loss difference", "占损失差异的比例"], share_of: ["Share of the loss difference:", "占损失差异的比例："], loss: ["loss", "损失"], now: ["now", "现在"],
-  both_runs: ["both runs", "两次运行"], "code.own": ["Your code", "你的代码"], "code.library": ["Library", "库代码"], runs: ["Runs", "运行"],
+  "proof.grafted": ["grafted: given the golden result", "已替换为标杆结果"], "proof.reason": ["why", "原因"], "proof.fired": ["times / values changed", "次数 / 改变的值"], "proof.left": ["rows that differ", "有差异的行"], "proof.share": ["share of the difference", "占差异的比例"], share_of: ["Share of the difference of the loss, or of the number asked for:", "占损失（或所指定数值）差异的比例："], loss: ["loss", "损失"], printed: ["number", "数值"], now: ["now", "现在"],
+  both_runs: ["both runs", "两次运行"], "code.made": ["module made at", "模块创建于"], made: ["made at", "创建于"], "code.own": ["your code", "你的代码"], "code.library": ["library", "库"], runs: ["Runs", "运行"],
   "run.command": ["command", "命令"], "run.host": ["host", "主机"], "run.device": ["device", "设备"], "run.versions": ["versions", "版本"], "run.seeds": ["seeds", "种子"], "run.commit": ["commit", "提交"], "run.time": ["time", "时间"],
   "means.origin": ["where the difference started", "差异的起点"], "means.introduced": ["its inputs agree, its results do not", "输入一致，结果不一致"], "means.propagated": ["the difference came in with its inputs", "差异随输入而来"], "means.differs": ["differs; where from is not known", "有差异，来源未知"], "means.not_compared": ["only one run has it, or its values hide", "只在一次运行中存在，或数值不可比"], "means.pass": ["agrees within the rounding of its dtype", "在其数据类型的舍入误差之内一致"],
   "means.dump.origin": ["the first call that produced NaN or infinity", "第一个产生 NaN 或无穷的调用"], "means.dump.introduced": ["NaN or infinity from finite inputs", "由有限输入产生 NaN 或无穷"], "means.dump.propagated": ["NaN or infinity came in with its inputs", "NaN 或无穷随输入而来"], "means.dump.pass": ["finite numbers", "有限数值"],
   "means.check.introduced": ["the API fails", "API 未通过"], "means.check.not_compared": ["not checked", "未检查"], "means.check.pass": ["within the limits of the API", "在该 API 的限度之内"],
-  verdict: ["state", "状态"], unit: ["step/rank", "步/卡"], name: ["name", "名称"], difference: ["difference", "差异"], reason: ["why", "原因"], plot: ["Difference along execution order, log scale. Drag to zoom.", "沿执行顺序的差异（对数）。拖动可缩放。"], plot_norm: ["Norm along execution order, log scale. Drag to zoom.", "沿执行顺序的范数（对数）。拖动可缩放。"], lanes: ["One lane for each step and rank", "每步每卡一条"],
+  verdict: ["state", "状态"], unit: ["step/rank", "步/卡"], name: ["name", "名称"], difference: ["difference", "差异"], reason: ["why", "原因"], plot: ["Difference along execution order, log scale. Drag to zoom.", "沿执行顺序的差异（对数）。拖动可缩放。"], plot_norm: ["Norm along execution order, log scale. Drag to zoom.", "沿执行顺序的范数（对数）。拖动可缩放。"], lanes: ["One lane for each rank, on the axis of the plot: steps follow each other. Click to see one step of one rank.", "每卡一条，与图同轴，各步依次排列。点击查看某卡的某一步。"], faint: ["faint points pass: they are within their limits", "浅色点：通过，无论高低"],
   pass: ["pass", "通过"], warning: ["warning", "警告"], error: ["error", "错误"], introduced: ["introduced", "引入"], propagated: ["propagated", "传播"],
   "v.not_compared": ["not compared", "未比对"], "v.differs": ["differs", "有差异"], finite: ["finite", "有限"], not_finite: ["NaN or infinity", "NaN 或无穷"],
   choose: ["Choose a row.", "请选择一行。"], statistics: ["Statistics", "统计量"], arguments: ["Arguments and results", "参数与结果"], matching: ["Match", "匹配"], confidence: ["confidence", "置信度"], came: ["Came from", "来自"], went: ["Went to", "去向"], trace: ["Trace back until it agrees", "回溯到一致处"], agrees: ["The inputs agree: the difference started here.", "其输入一致：差异从这里开始。"], given: ["The call has a different argument: the difference started here.", "该调用的参数不同：差异从这里开始。"], unknown: ["No recorded call produced this input.", "没有记录到产生该输入的调用。"], long: ["The trace is longer than shown here.", "回溯路径过长，未全部显示。"], stack: ["Stack", "调用栈"], frames: ["frames of libraries", "个库内栈帧"], measured: ["Measured", "度量"], relative: ["relative difference", "相对差异"], tolerance: ["tolerance", "容差"], unfolded: ["stands for", "代表"], follows: ["follows from", "源自"], no_details: ["An exported file of this size has the details of the first calls that differ. `msprobe view` has them all.", "此规模的导出文件只含前面有差异的调用的详情；msprobe view 中有全部详情。"],
@@ -44,6 +45,18 @@ export function inChinese() {
 // A fact of a run without a word of its own has the name that run.json gives it.
 export function t(key) {
   return WORDS[key] ? WORDS[key][place] : key.replace(/^run\./, "");
+}
+
+// Whether this machine has Chinese letters: two that it lacks look the same.
+export function hasChinese() {
+  const pen = document.createElement("canvas").getContext("2d"), { width, height } = pen.canvas;
+  const [one, other] = ["\u6e90", "\u7801"].map((letter) => {
+    pen.clearRect(0, 0, width, height);
+    pen.font = "24px system-ui, sans-serif";
+    pen.fillText(letter, 4, 40);
+    return pen.canvas.toDataURL();
+  });
+  return one !== other;
 }
 
 export function verdictWord(look, kind) {

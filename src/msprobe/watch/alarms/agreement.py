@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from msprobe.messages import Message
 from msprobe.watch.alarms.alarm import Alarm
 from msprobe.watch.alarms.detector import threshold
 from msprobe.watch.settings import WatchSettings
@@ -34,15 +35,12 @@ def odd_rank(values: Any, ranks: Sequence[int], limit: float) -> tuple[int, floa
 
 def sentence(
     step: int, name: str, rank: int, value: float, middle: float, others: Sequence[int], from_start: bool = False
-) -> str:
-    with_whom = f"rank {others[0]}" if len(others) == 1 else f"the other {len(others)} ranks"
-    why = "is a reduction missing?"
-    if from_start:
-        why = "it did before the first step, and its gradients are the same: did a rank start with another seed?"
-    return (
-        f"From step {step} on {name} differs between ranks: norm {value:.9g} on rank {rank}, {middle:.9g} on "
-        f"{with_whom} ({why})."
-    )
+) -> Message:
+    whom = Message("ranks", number=1, listed=str(others[0]))
+    if len(others) > 1:
+        whom = Message("alarm.other_ranks", number=len(others))
+    id = "alarm.ranks_from_start" if from_start else "alarm.ranks"
+    return Message(id, step=step, name=name, norm=f"{value:.9g}", rank=rank, usual=f"{middle:.9g}", others=whom)
 
 
 def compare_ranks(

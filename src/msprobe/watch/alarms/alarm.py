@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from msprobe.dump.strict_json import strict
+from msprobe.messages import beside
 from msprobe.watch.targets import label_of, order_of
 
 OUTSIDE = "weight_outside"
@@ -18,7 +19,8 @@ before."""
 class Alarm:
     """`value` triggered the alarm, `usual` is what the rule compared it with, `around` holds (step, value) before it.
 
-    `rank` None means the rank of the database that stores the alarm.
+    `rank` None means the rank of the database that stores the alarm. The sentence is a message, and plain text if an
+    older msprobe stored it.
     """
 
     step: int
@@ -48,6 +50,7 @@ class Alarm:
             "target": self.target,
             "rule": self.rule,
             "sentence": self.sentence,
+            **beside({"sentence": self.sentence}, "sentence"),
             "value": strict(self.value),
             "usual": strict(self.usual),
             "around": [[step, strict(value)] for step, value in self.around],

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Callable, Optional
 
+from msprobe.messages import Message
 from msprobe.watch.alarms import health_rules, optimizer_rules, rules, weight_rules
 from msprobe.watch.alarms.alarm import Alarm
 from msprobe.watch.alarms.frame import Frame
 from msprobe.watch.alarms.history import History
 from msprobe.watch.alarms.loss_rules import LossRules
 from msprobe.watch.alarms.rules import DEFAULTS, Check, Hit
-from msprobe.watch.targets import GRAD, LOSS, SCALAR, SCALE, format_of, is_state, order_of
+from msprobe.watch.targets import GRAD, LOSS, SCALAR, SCALE, WEIGHT, format_of, is_state, order_of
 
 MOST_A_RULE = 20
 """How many alarms of one rule are kept at one step; the first says how many more there are."""
@@ -75,10 +76,12 @@ class Detector:
     def _of_scalars(self, frame: Frame) -> Iterator[Alarm]:
         loss = frame.scalars.get(LOSS)
         if loss is not None:
-            for rule, began, sentence, value, usual in self._loss.look(frame.step, loss, self._names_nan):
-                yield Alarm(began, rule, SCALAR, LOSS, f"At step {began} the loss {sentence}.", value, usual)
-        for rule, began, sentence, value, usual in self._scale.look(frame):
-            yield Alarm(began, rule, SCALAR, SCALE, f"From step {began} on the loss scale {sentence}.", value, usual)
+            for rule, began, what, value, usual in self._loss.look(frame.step, loss, self._names_nan):
+                sentence = Message("alarm.at", step=began, target=Message("target.loss"), what=what)
+                yield Alarm(began, rule, SCALAR, LOSS, sentence, value, usual)
+        for rule, began, what, value, usual in self._scale.look(frame):
+            sentence = Message("alarm.from", step=began, target=Message("target.loss_scale"), what=what)
+            yield Alarm(began, rule, SCALAR, SCALE, sentence, value, usual)
 
 
 def _order(frame: Frame, hit: Hit) -> tuple[int, int, int]:
@@ -89,41 +92,45 @@ def _order(frame: Frame, hit: Hit) -> tuple[int, int, int]:
 
 
 _KINDS = {
-    "grad": "the gradient of {}",
-    "grad_local": "the gradient of {} before reduction",
-    "grad_before_clip": "the gradient of {} before clipping",
-    "weight": "{}",
-    "update": "the update of {}",
-    "input": "the input of {}",
-    "output": "the output of {}",
-    "input_grad": "the gradient of the input of {}",
-    "output_grad": "the gradient of the output of {}",
-    "attention_logits": "the attention of {}",
-    "outliers": "the output of {}",
+    "grad": "target.grad",
+    "grad_local": "target.grad_local",
+    "grad_before_clip": "target.grad_before_clip",
+    "update": "target.update",
+    "input": "target.input",
+    "output": "target.output",
+    "input_grad": "target.input_grad",
+    "output_grad": "target.output_grad",
+    "attention_logits": "target.attention_logits",
+    "outliers": "target.output",
 }
 
 
 def in_words(kind: str, name: str) -> str:
     """A target as part of a sentence."""
-    if kind == SCALAR:
-        return f"the {name}"
     if is_state(kind):
-        return f"the optimizer state {kind[len('state.') :]} of {name}"
+        return Message("target.state", state=kind[len("state.") :], name=name)
     form = format_of(kind)
     if form:
         module, _, role = name.rpartition(".")
-        return f"{_KINDS[role].format(f'{module}.weight' if role == 'weight' else module or 'the model')} in {form}"
-    return _KINDS[kind].format(name or "the model")
+        if role == "weight":
+            return Message("target.in_format", target=f"{module}.weight", form=form)
+        return Message("target.in_format", target=_of(_KINDS[role], module), form=form)
+    return _of("" if kind == WEIGHT else _KINDS[kind], name)
+
+
+def _of(id: str, name: str) -> str:
+    of = name or Message("target.model")
+    return Message(id, name=of) if id else of
 
 
 def _alarm(frame: Frame, history: History, hit: Hit, more: int) -> Alarm:
-    others = f" (and {more} more like it)" if more else ""
+    what = Message("alarm.and_more", what=hit.sentence, number=more) if more else hit.sentence
     if hit.row < 0:
-        sentence = f"From step {hit.began} on all gradients {hit.sentence}{others}."
+        sentence = Message("alarm.from", step=hit.began, target=Message("target.gradients"), what=what)
         return Alarm(hit.began, hit.rule, GRAD, "*", sentence, hit.value, hit.usual)
     target = frame.rows.targets[hit.row]
-    when = f"At step {hit.began}" if hit.began == frame.step else f"From step {hit.began} on"
-    sentence = f"{when} {in_words(target.kind, target.name)} {hit.sentence}{others}."
+    id = "alarm.at" if hit.began == frame.step else "alarm.from"
+    sentence = Message(id, step=hit.began, target=in_words(target.kind, target.name), what=what)
     around = history.around(hit.row)
     norm = float(frame.figures[hit.row, 0])
     return Alarm(

@@ -7,8 +7,10 @@ from typing import Optional
 
 import numpy as np
 
+from msprobe.messages import Message
 from msprobe.watch.alarms.frame import Frame, Rows
 from msprobe.watch.alarms.history import SETTLED, Array, History, Onset, Streak, extended
+from msprobe.watch.alarms.loss_rules import LossHit
 from msprobe.watch.alarms.rules import Hit, _g, _rows
 from msprobe.watch.targets import (
     BOUND_COLUMN,
@@ -60,9 +62,8 @@ class LogitGrowth:
         self._streak.update(frame.step, holds, known)
         for row in _rows(self._streak.reaches(self.STAYS, holds)):
             now, early = float(value[row]), float(self._early[row])
-            what = "has a largest logit of" if self._exact[row] else "may have a logit of"
-            bound = "" if self._exact[row] else ", a bound from the norms of q and k"
-            sentence = f"{what} {_g(now)}{bound}; early steps had at most {_g(early)}: the softmax saturates"
+            id = "alarm.logit_growth" if self._exact[row] else "alarm.logit_bound"
+            sentence = Message(id, logit=_g(now), early=_g(early))
             yield Hit("logit_growth", row, int(self._streak.began[row]), sentence, now, early)
 
 
@@ -96,9 +97,7 @@ class MassiveActivation:
         self._streak.update(frame.step, holds, known)
         for row in _rows(self._streak.reaches(frame.steps_needed(self.STAYS), holds)):
             now, median = float(largest[row]), float(frame.column(MEDIAN_COLUMN)[row])
-            sentence = (
-                f"has massive activations: the largest is {_g(now)}, {_g(ratio[row])} times the median {_g(median)}"
-            )
+            sentence = Message("alarm.massive", largest=_g(now), times=_g(ratio[row]), median=_g(median))
             yield Hit("massive_activation", row, int(self._streak.began[row]), sentence, float(ratio[row]), self._ratio)
 
 
@@ -125,8 +124,7 @@ class ScaleJump:
         holds = known & (self._count >= SETTLED) & (self._most > 0) & (now > self._factor * self._most)
         for row in _rows(self._onset.of(holds)):
             most = float(self._most[row])
-            sentence = f"jumped: its largest magnitude is {_g(now[row])}, {_g(now[row] / most)} times all before it"
-            sentence += ", so a scale from earlier steps saturates"
+            sentence = Message("alarm.scale_jump", largest=_g(now[row]), times=_g(now[row] / most))
             yield Hit("scale_jump", row, frame.step, sentence, float(now[row]), most)
         finite = known & np.isfinite(now)
         self._most[finite] = np.maximum(self._most[finite], now[finite])
@@ -168,10 +166,8 @@ class NoiseFloor:
         reached = self._streak.reaches(self.STAYS, holds)
         for place in np.flatnonzero(reached[gradient]).tolist():
             row, of_weight, of_noise = int(gradient[place]), float(norms[weight[place]]), float(noise[place])
-            sentence = (
-                f"is at the noise floor: the gradient of the weight has norm {_g(of_weight)}, and rounding adds noise "
-                f"of about {_g(of_noise)}; below {self._factor:.3g} times the noise training becomes less effective"
-            )
+            factor = f"{self._factor:.3g}"
+            sentence = Message("alarm.noise_floor", norm=_g(of_weight), noise=_g(of_noise), factor=factor)
             yield Hit("noise_floor", row, int(self._streak.began[row]), sentence, of_weight, of_noise)
 
 
@@ -204,7 +200,7 @@ class LossScale:
         self._seen = 0
         self._quiet = False
 
-    def look(self, frame: Frame) -> Iterator[tuple[str, int, str, float, float]]:
+    def look(self, frame: Frame) -> Iterator[LossHit]:
         """Yields the rule, the step at which it began, the sentence, the value and the usual value."""
         scale = frame.scalars.get(SCALE)
         if self._least is None or scale is None:
@@ -216,9 +212,7 @@ class LossScale:
             usual = max([scale, *(one for _, one in self._recent)])
             after = [step for step, one in self._recent if one == usual][-1:] or [frame.step - frame.every]
             began = after[0] + frame.every
-            sentence = (
-                f"collapsed to {scale:.4g} from {usual:.4g}: gradients overflow again and again, and steps are skipped"
-            )
+            sentence = Message("alarm.loss_scale", scale=_g(scale), before=_g(usual))
             yield "loss_scale", began, sentence, scale, usual
         self._quiet = collapsed
         self._seen += 1

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Optional
 
+from msprobe.messages import Message
 from msprobe.watch.alarms.history import SETTLED, WINDOW
 
 SCALES = 10
@@ -22,7 +23,7 @@ _STAYS = 5
 _STRONG = 3.0
 """A loss that is this many times its best has risen, even if it rises too fast to have a usual scatter."""
 
-LossHit = tuple[str, int, str, float, float]
+LossHit = tuple[str, int, Message, float, float]
 
 
 class LossRules:
@@ -46,8 +47,10 @@ class LossRules:
         if not math.isfinite(loss):
             if names_nan and not self._is_nan:
                 usual = _median(self._recent) if self._recent else math.nan
-                before = f"; it was about {usual:.4g}" if self._recent else ""
-                yield "nan", step, f"is {loss}{before}", loss, usual
+                sentence = Message("alarm.loss_nan", loss=str(loss))
+                if self._recent:
+                    sentence = Message("alarm.loss_nan_usual", loss=str(loss), usual=f"{usual:.4g}")
+                yield "nan", step, sentence, loss, usual
             self._is_nan = True
             return
         self._is_nan = False
@@ -78,8 +81,11 @@ class LossRules:
         if positive and usual < LEARNT * early and loss < self._spike * early:
             return
         if self._quiet <= 0 and loss - usual > NOTHING * early:
-            times = f", {loss / usual:.3g} times its usual {usual:.4g}" if positive else f"; usual is {usual:.4g}"
-            yield "loss_spike", step, f"jumped to {loss:.4g}{times}", loss, usual
+            sentence = Message("alarm.loss_jump", loss=f"{loss:.4g}", usual=f"{usual:.4g}")
+            if positive:
+                times = f"{loss / usual:.3g}"
+                sentence = Message("alarm.loss_spike", loss=f"{loss:.4g}", times=times, usual=f"{usual:.4g}")
+            yield "loss_spike", step, sentence, loss, usual
         self._quiet = 50
 
     def _stay(self, step: int, loss: float) -> Iterator[LossHit]:
@@ -100,8 +106,9 @@ class LossRules:
         self._higher.append((step, loss))
         if len(self._higher) == _STAYS:
             began, first = self._higher[0]
-            times = f"{first / self._usual:.3g} times its last {self._usual:.4g}, and stays there"
-            yield "loss_spike", began, f"jumped to {first:.4g}, {times}", first, self._usual
+            times, usual = f"{first / self._usual:.3g}", f"{self._usual:.4g}"
+            sentence = Message("alarm.loss_stays", loss=f"{first:.4g}", times=times, usual=usual)
+            yield "loss_spike", began, sentence, first, self._usual
             self._quiet = 50
 
     def _rise(self, step: int, loss: float) -> Iterator[LossHit]:
@@ -121,7 +128,7 @@ class LossRules:
         risen = strong or above > max((self._drift - 1) * abs(self._best), 6 * scale)
         if risen and not self._drifted:
             began = min(self._good_until + 1, step) if self._good_until >= 0 else step
-            sentence = f"rises: it is about {median:.4g} now; its best was {self._best:.4g}"
+            sentence = Message("alarm.loss_drift", loss=f"{median:.4g}", best=f"{self._best:.4g}")
             yield "loss_drift", began, sentence, median, self._best
         self._drifted = risen
 

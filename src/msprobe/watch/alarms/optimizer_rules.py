@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from msprobe.messages import Message
 from msprobe.watch.alarms.alarm import OUTSIDE
 from msprobe.watch.alarms.frame import Frame
 from msprobe.watch.alarms.history import SETTLED, Array, History, Onset, Streak, extended
@@ -37,7 +38,7 @@ class UpdateLarge:
         self._streak.update(frame.step, holds, known)
         for row in _rows(self._streak.reaches(self.STEPS, holds)):
             began = int(self._streak.began[row])
-            sentence = f"is too large: each step changes the weight by {100 * ratio[row]:.3g}% of its norm"
+            sentence = Message("alarm.update_large", percent=f"{100 * ratio[row]:.3g}%")
             yield Hit("update_large", row, began, sentence, float(ratio[row]), self._limit)
         yield from self._jumps(frame)
 
@@ -51,15 +52,13 @@ class UpdateLarge:
             holds[: len(old)] &= old / each[: len(old)] > 1e-3  # a matrix that starts at zero can grow by any factor
         holds &= frame.rows.mask("weight") & frame.rows.mask("matrix") & frame.present
         for row in _rows(self._onset.of(holds)):
-            sentence = f"jumped from norm {_g(old[row])} to {_g(norms[row])}"
-            change = float(norms[row] - old[row])
-            if change > self.UNEXPLAINED * _largest_update(frame, row):
-                sentence += ", which neither the learning rate nor its gradient explains: something outside the "
-                sentence += "optimizer changed it"
-                yield Hit(OUTSIDE, row, frame.step, sentence, float(norms[row]), float(old[row]))
+            before, now = float(old[row]), float(norms[row])
+            if now - before > self.UNEXPLAINED * _largest_update(frame, row):
+                sentence = Message("alarm.weight_outside", before=_g(before), norm=_g(now))
+                yield Hit(OUTSIDE, row, frame.step, sentence, now, before)
             else:
-                sentence += " (is the learning rate too high?)"
-                yield Hit("update_large", row, frame.step, sentence, float(norms[row]), float(old[row]))
+                sentence = Message("alarm.weight_jump", before=_g(before), norm=_g(now))
+                yield Hit("update_large", row, frame.step, sentence, now, before)
         self._before = norms.copy()
 
 
@@ -104,7 +103,7 @@ class UpdateSmall:
         self._usual.add(frame.step, np.where(np.isfinite(scaled), scaled, np.nan))
         for place in _rows(self._streak.reaches(frame.steps_needed(20), holds)):
             ratio, usual = float(ratios[place]), float(10 ** self._usual.base[place] * rate)
-            sentence = f"is too small: {_g(ratio)} of the weight's norm; at this learning rate {_g(usual)} was usual"
+            sentence = Message("alarm.update_small", ratio=_g(ratio), usual=_g(usual))
             yield Hit("update_small", int(rows[place]), int(self._streak.began[place]), sentence, ratio, usual)
 
 
@@ -141,8 +140,9 @@ class Clipped:
             self._began = frame.step if share < self.LEFT else max(frame.step - frame.every, 0)
         self._before = total
         if self._length == frame.steps_needed(20):
-            times, what = (share, "their norm before") if share == share else (total / weights, "the weights' norm")
-            sentence = f"are clipped to almost nothing: norm {_g(total)} at every step, {_g(times)} times {what}"
+            sentence = Message("alarm.clipped_before", norm=_g(total), times=_g(share))
+            if share != share:
+                sentence = Message("alarm.clipped", norm=_g(total), times=_g(total / weights))
             yield Hit("clipped", -1, self._began, sentence, total, share)
 
 
@@ -161,8 +161,7 @@ class Stale:
         row = frame.rows.find(GRAD, frame.stale)
         if self._length == self._steps and row is not None:
             norm = float(frame.column(NORM)[row])
-            sentence = "is added to that of earlier steps: it is not zero when a backward pass begins"
-            yield Hit("stale", row, self._began, f"{sentence} (is zero_grad missing?)", norm)
+            yield Hit("stale", row, self._began, Message("alarm.stale"), norm)
 
 
 def _is_power_of_two(share: float) -> bool:
@@ -205,9 +204,9 @@ class StateDecay:
         for row in _rows(self._streak.reaches(frame.steps_needed(20), holds)):
             began = int(self._streak.began[row])
             if empty[row]:
-                sentence = f"has decayed: {100 * zero[row]:.3g}% of it is zero, but the gradients are not"
+                sentence = Message("alarm.state_zero", percent=f"{100 * zero[row]:.3g}%")
             else:
-                sentence = f"has decayed: norm {_g(norms[row])}, {_g(share[row])} times what the gradients would give"
+                sentence = Message("alarm.state_decay", norm=_g(norms[row]), times=_g(share[row]))
             yield Hit("state_decay", row, began, sentence, float(norms[row]), float(share[row]))
 
     def _resets(self, frame: Frame, history: History) -> Iterator[Hit]:
@@ -224,7 +223,7 @@ class StateDecay:
         is_new = bool(same.sum() > 0.5 * known.sum())
         for place in _rows(same if is_new and not self._was_new else np.zeros(0, bool)):
             share = float(ratios[place, 0])
-            sentence = f"was reset: it is {_g(share)} times the gradient of this step, with nothing from earlier steps"
+            sentence = Message("alarm.state_reset", times=_g(share))
             yield Hit("state_decay", int(rows[place]), frame.step, sentence, float(norms[rows[place]]), share)
         self._was_new = is_new
 

@@ -13,9 +13,10 @@ from typing import Any, Callable
 
 import numpy as np
 
+from msprobe.messages import Message
 from msprobe.watch.alarms.frame import Frame
 from msprobe.watch.alarms.history import Array, History, Onset, Streak, extended, middle
-from msprobe.watch.targets import INF, MAX, NAN, NORM, SATURATION, UNDERFLOW, ZERO, format_of
+from msprobe.watch.targets import GRADIENT_KINDS, INF, MAX, NAN, NORM, SATURATION, UNDERFLOW, ZERO, format_of
 
 DEFAULTS: dict[str, Any] = {
     "nan": True,
@@ -56,7 +57,7 @@ class Hit:
     rule: str
     row: int
     began: int
-    sentence: str
+    sentence: Message
     value: float
     usual: float = math.nan
 
@@ -72,12 +73,12 @@ def _rows(mask: Array) -> Iterator[int]:
     return iter(np.flatnonzero(mask).tolist()) if mask.any() else iter(())
 
 
-def _count_bad(nan: float, inf: float) -> str:
+def _count_bad(nan: float, inf: float) -> Message:
     """`3 NaN and 1 infinity`."""
-    parts = [f"{int(nan)} NaN"] if nan else []
-    if inf:
-        parts.append("1 infinity" if inf == 1 else f"{int(inf)} infinities")
-    return " and ".join(parts)
+    if not inf:
+        return Message("count.nan", nan=int(nan))
+    infinities = Message("count.infinity", number=int(inf))
+    return Message("count.both", nan=int(nan), infinities=infinities) if nan else infinities
 
 
 class NotFinite:
@@ -94,8 +95,10 @@ class NotFinite:
             bad &= ~frame.rows.mask("any gradient")
         for row in _rows(self._onset.of(bad)):
             usual = 10 ** history.median[row]
-            before = f"; its norm was about {_g(usual)}" if usual == usual else ""
-            sentence = f"has {_count_bad(nan[row], inf[row])}{before}"
+            bad_ones = _count_bad(nan[row], inf[row])
+            sentence = Message("alarm.nan", bad=bad_ones)
+            if usual == usual:
+                sentence = Message("alarm.nan_usual", bad=bad_ones, usual=_g(usual))
             yield Hit("nan", row, frame.step, sentence, float(nan[row] + inf[row]), usual)
 
 
@@ -104,14 +107,20 @@ class Spike:
 
     Once a model has learnt its data, gradients are tiny, and each hard sample makes them jump: such a norm must reach
     100 times its highest usual value. A gradient that is only rounding errors jumps too, and is harmless.
+
+    A gradient can be a sum, as that of an embedding that is also the head: a steady part hides how much the other part
+    scatters, until that part outgrows it. So a jump is no spike if a gradient of the same kind, as large in this step,
+    jumps at least as much and has done so before.
     """
 
     SCALES = 10
     NOTHING = 1e-6
+    AS_LARGE = 0.5
 
     def __init__(self, threshold: float) -> None:
         self._least = math.log10(threshold)
         self._onset = Onset()
+        self._jumped = np.empty(0)  # the largest jump of each row that was no spike
 
     def __call__(self, frame: Frame, history: History) -> Iterator[Hit]:
         logs = frame.logs()
@@ -131,10 +140,24 @@ class Spike:
             gradient = frame.rows.mask("any gradient")
             largest = np.nanmax(np.where(gradient, logs, np.nan), initial=-np.inf)
             holds &= ~gradient | (logs > largest + math.log10(self.NOTHING))
+        self._jumped = extended(self._jumped, len(logs), np.nan)
+        for row in np.flatnonzero(holds):
+            holds[row] = not self._is_shared(frame, int(row), above, holds)
+        self._jumped = np.where(high & ~holds & history.settled, np.fmax(self._jumped, above), self._jumped)
         for row in _rows(self._onset.of(holds)):
             norm, usual = 10 ** logs[row], 10 ** history.median[row]
-            sentence = f"jumped: norm {_g(norm)}, {_g(norm / usual)} times its usual {_g(usual)}"
+            sentence = Message("alarm.spike", norm=_g(norm), times=_g(norm / usual), usual=_g(usual))
             yield Hit("spike", row, frame.step, sentence, norm, usual)
+
+    def _is_shared(self, frame: Frame, row: int, above: Array, holds: Array) -> bool:
+        """Whether the jump of a gradient is also that of one for which it is usual."""
+        kind = frame.rows.targets[row].kind
+        if kind not in GRADIENT_KINDS:
+            return False
+        with np.errstate(invalid="ignore"):
+            usual = ~holds & (above >= above[row]) & (above <= self._jumped)
+            usual &= frame.column(NORM) >= self.AS_LARGE * frame.figures[row, NORM]
+        return any(frame.rows.targets[other].kind == kind for other in _rows(usual))
 
 
 class Drift:
@@ -159,7 +182,7 @@ class Drift:
             now, base = 10 ** history.median[row], 10 ** history.base[row]
             level = 0.75 * history.median[row] + 0.25 * history.base[row]
             began = max(_after(history, row, frame), _crossed(history.last(row), level))
-            sentence = f"has grown steadily: norm {_g(now)}, {_g(now / base)} times the {_g(base)} of early steps"
+            sentence = Message("alarm.drift", norm=_g(now), times=_g(now / base), early=_g(base))
             yield Hit("drift", row, began, sentence, now, base)
 
     def _matters(self, frame: Frame, history: History, row: int) -> bool:
@@ -209,10 +232,10 @@ class Vanishing:
             norm = 10 ** logs[row]
             if apart[row]:
                 usual = float(10 ** (others_size - size[row]) * norm)
-                sentence = f"vanishes: norm {_g(norm)}; its elements are {_g(usual / norm)} times smaller than others"
+                sentence = Message("alarm.vanishing_apart", norm=_g(norm), times=_g(usual / norm))
             else:
                 usual = 10 ** history.base[row]
-                sentence = f"vanishes: norm {_g(norm)}, {_g(usual / norm)} times below the {_g(usual)} of early steps"
+                sentence = Message("alarm.vanishing", norm=_g(norm), times=_g(usual / norm), early=_g(usual))
             yield Hit("vanishing", row, int(self._streak.began[row]), sentence, norm, usual)
 
     def _all_fall(self, frame: Frame, history: History, known: Array) -> Iterator[Hit]:
@@ -229,9 +252,7 @@ class Vanishing:
         fall = float(middle((extended(self._level, len(known), np.nan) - logs)[None, known])[0])
         self._fallen = self._fallen + 1 if fall > self.FALL / 2 else 0
         if self._fallen == frame.steps_needed(20):
-            sentence = (
-                f"fell within one step: norms are about {_g(10**-fall)} times what they were (is the loss scaled?)"
-            )
+            sentence = Message("alarm.vanishing_all", times=_g(10**-fall))
             yield Hit("vanishing", -1, self._fell_at, sentence, 10**-fall, 1.0)
 
 
@@ -252,8 +273,8 @@ class Zero:
         needed = frame.steps_needed(self._steps)
         for row in _rows(self._streak.reaches(needed, holds)):
             usual = 10 ** history.median[row]
-            sentence = f"is exactly zero since step {int(self._streak.began[row])}, {needed} watched steps in a row"
-            yield Hit("zero", row, int(self._streak.began[row]), sentence, 0.0, usual)
+            began = int(self._streak.began[row])
+            yield Hit("zero", row, began, Message("alarm.zero", step=began, steps=needed), 0.0, usual)
 
 
 class Dead:
@@ -275,7 +296,7 @@ class Dead:
         self._streak.update(frame.step, holds, known)
         for row in _rows(self._streak.reaches(frame.steps_needed(20), holds)):
             value, usual = float(share[row]), float(self._usual[row])
-            sentence = f"is zero in {100 * value:.3g}% of its elements; at first it was in at most {100 * usual:.3g}%"
+            sentence = Message("alarm.dead", percent=f"{100 * value:.3g}%", early=f"{100 * usual:.3g}%")
             yield Hit("dead", row, int(self._streak.began[row]), sentence, value, usual)
 
 
@@ -288,9 +309,10 @@ def _crossed(values: Sequence[tuple[int, float]], level: float) -> int:
 
 
 _OUTSIDE = {
-    "underflow": ("that become zero", " in the watched dtype"),
-    "saturation": ("at or above the largest number", " of the watched dtype"),
+    "underflow": ("alarm.underflow", "alarm.underflow_dtype"),
+    "saturation": ("alarm.saturation", "alarm.saturation_dtype"),
 }
+"""The sentence for a target that names its format, and for one that does not."""
 
 
 class Share:
@@ -309,9 +331,9 @@ class Share:
         self._streak.update(frame.step, holds, known)
         needed = frame.steps_needed(self._steps) if self._steps > 1 else 1
         for row in _rows(self._streak.reaches(needed, holds)):
-            words, of_dtype = _OUTSIDE[self._name]
-            of_dtype = "" if format_of(frame.rows.targets[row].kind) else of_dtype
-            sentence = f"has {100 * share[row]:.3g}% of its elements {words}{of_dtype}"
+            with_format, without = _OUTSIDE[self._name]
+            id = with_format if format_of(frame.rows.targets[row].kind) else without
+            sentence = Message(id, percent=f"{100 * share[row]:.3g}%")
             yield Hit(self._name, row, int(self._streak.began[row]), sentence, float(share[row]), self._share)
 
 

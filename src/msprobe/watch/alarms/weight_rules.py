@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from msprobe.messages import Message
 from msprobe.watch.alarms.frame import Frame
 from msprobe.watch.alarms.history import History, Onset, Streak, extended, middle
 from msprobe.watch.alarms.rules import Hit, _g, _rows
@@ -40,11 +41,9 @@ class Frozen:
         needed = frame.steps_needed(self._steps)
         for row in _rows(self._streak.reaches(needed, same & known)):
             gradient = gradients[row]
-            why = ""
-            if gradient < 0 or not frame.present[gradient]:
-                why = "; it gets no gradient"
             began = int(self._streak.began[row])
-            sentence = f"has not changed since step {began}, {needed} watched steps in a row{why}"
+            alone = gradient < 0 or not frame.present[gradient]
+            sentence = Message("alarm.frozen_no_gradient" if alone else "alarm.frozen", step=began, steps=needed)
             yield Hit("frozen", row, began, sentence, float(now[row, 0]), float(now[row, 0]))
 
 
@@ -83,7 +82,7 @@ class WeightDecay:
             last = int(self._near_at[row])
             values = [*history.last(row), (frame.step, float(logs[row]))]
             began = max(min(last + frame.every, frame.step), _steepened(values))
-            sentence = f"shrinks: norm {_g(norm)}, it was {_g(peak)} at step {last} (is the weight decay too strong?)"
+            sentence = Message("alarm.weight_decay", norm=_g(norm), before=_g(peak), step=last)
             yield Hit("weight_decay", row, began, sentence, norm, peak)
 
 

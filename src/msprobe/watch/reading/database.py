@@ -19,7 +19,7 @@ from typing import Any, Union
 from msprobe.dump.errors import DumpError
 from msprobe.dump.untrusted.regular_files import is_inside
 from msprobe.system.memory import largest_text, size_text
-from msprobe.watch.store import BESIDE, strange_table
+from msprobe.watch.store import ALARMS_WITHOUT_MESSAGES, BESIDE, strange_table
 
 Kind = Union[type, tuple[type, ...]]
 NUMBER = (int, float)
@@ -61,6 +61,9 @@ class Database:
         strange = strange_table(rows)
         if strange:
             raise DumpError(f"{self.path} is not the database of a watched run: {strange}.")
+        self.has_messages = any(
+            name == "alarms" and " ".join(str(text).split()) != ALARMS_WITHOUT_MESSAGES for _, name, text in rows
+        )
 
     def rows(self, query: str, arguments: tuple[Any, ...], kinds: Sequence[Kind]) -> list[tuple[Any, ...]]:
         """The rows of a query. The columns must have these types."""

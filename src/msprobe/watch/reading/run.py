@@ -15,6 +15,7 @@ import numpy as np
 from msprobe.dump.errors import DumpError
 from msprobe.dump.items import read_number
 from msprobe.dump.nearby import is_dump
+from msprobe.messages import read_message
 from msprobe.watch.alarms.alarm import Alarm
 from msprobe.watch.reading.database import NUMBER, NUMBER_OR_NULL, Database, Kind
 from msprobe.watch.store import ABSENT_BITS, ENDED, FORMAT, is_absent
@@ -30,6 +31,8 @@ _STATISTICS = frozenset(ALL_STATISTICS)
 _LAST_STEPS, _PAUSES, _PATIENCE = 20, 20, 120.0
 """A run lives if its last step is younger than 120 seconds, or than 20 times what its last 20 steps took each."""
 _PAIRS = ([int, float], [int, int])
+_LONGEST = 10_000
+"""Characters of an argument of a message."""
 
 
 @dataclass(frozen=True)
@@ -122,21 +125,30 @@ class RankRun:
         return None
 
     def alarms(self, after: int = 0) -> list[tuple[int, Alarm]]:
+        column = "message" if self._database.has_messages else "NULL"
         query = (
-            "SELECT id, step, rule, kind, name, position, sentence, value, usual, around, rank FROM alarms "
+            f"SELECT id, step, rule, kind, name, position, sentence, {column}, value, usual, around, rank FROM alarms "
             "WHERE id > ? ORDER BY id"
         )
         numbers = (NUMBER_OR_NULL, NUMBER_OR_NULL)
-        kinds = (int, int, str, str, str, int, str, *numbers, str, (int, type(None)))
+        kinds = (int, int, str, str, str, int, str, (str, type(None)), *numbers, str, (int, type(None)))
         found = []
-        for number, step, rule, kind, name, position, text, value, usual, around, rank in self._rows(
+        for number, step, rule, kind, name, position, text, message, value, usual, around, rank in self._rows(
             query, (after,), kinds
         ):
             self._check_kind(kind)
+            said = self._sentence(text, message)
             figures = (math.nan if value is None else value, math.nan if usual is None else usual)
             whose = rank if rank is not None else self.rank or 0
-            found.append((number, Alarm(step, rule, kind, name, text, *figures, self._around(around), position, whose)))
+            found.append((number, Alarm(step, rule, kind, name, said, *figures, self._around(around), position, whose)))
         return found
+
+    def _sentence(self, text: str, message: Optional[str]) -> str:
+        """The stored message, if this version knows it and it says what the text says."""
+        if message is None:
+            return text
+        read = read_message(self._database.parse(message, dict), _LONGEST)
+        return read if read is not None and read == text else text
 
     def _check_kind(self, kind: str) -> None:
         if not is_kind(kind):

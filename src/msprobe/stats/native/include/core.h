@@ -2,6 +2,7 @@
 #ifndef MSPROBE_CORE_H
 #define MSPROBE_CORE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -11,7 +12,7 @@
 #define MP_THREAD_BYTES (4 << 20) /* for less memory a thread costs more than it saves */
 
 /* The flags of result.py, and one of the kernel's own: without MP_ZEROS, the zeros of float types are not counted. */
-enum { MP_STATS = 1, MP_CRC = 2, MP_XOR = 4, MP_LOW_PRECISION = 8, MP_ZEROS = 1 << 16 };
+enum { MP_STATS = 1, MP_CRC = 2, MP_XOR = 4, MP_LOW_PRECISION = 8, MP_ORDER = 16, MP_ZEROS = 1 << 16 };
 
 /* The codes of dtypes.py. */
 enum {
@@ -46,7 +47,8 @@ enum { MP_KIND_NONE, MP_KIND_BOOL, MP_KIND_INT, MP_KIND_UINT, MP_KIND_FLOAT };
 
 typedef struct {
     int kind;
-    double max, min, mean, norm;
+    double max, min, mean, norm, order;
+    bool ordered;        /* whether `order` was computed */
     int64_t imax, imin;  /* MP_KIND_INT, MP_KIND_BOOL */
     uint64_t umax, umin; /* MP_KIND_UINT */
     int64_t nan, posinf, neginf, zero, count;

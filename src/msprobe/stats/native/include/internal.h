@@ -11,8 +11,9 @@ typedef __int128 int128;
 
 typedef struct {
     double sum, squares; /* floats */
-    int128 total;        /* integers of 32 and 64 bits */
-    int64_t low, high;   /* the extremes, as integers with the same order */
+    double order;
+    int128 total;      /* integers of 32 and 64 bits */
+    int64_t low, high; /* the extremes, as integers with the same order */
     int64_t nan, posinf, neginf, zero;
     int64_t below, above;
 } tile_result;
@@ -20,6 +21,7 @@ typedef struct {
 typedef struct {
     void (*widen)(const void *, void *, int64_t);
     void (*tile)(const void *, int64_t, tile_result *);
+    double (*order)(const void *, int64_t); /* the weighted sum of a tile; NULL for bool */
     /* Set if `tile` does not count zeros: counts them, and what is closer to zero than the float with these bits. */
     void (*counted)(const void *, int64_t, int32_t, tile_result *);
 } route;
@@ -54,6 +56,16 @@ extern const dtype mp_dtypes[MP_CODES];
 
 /* The loops for tiles of a dtype, at the instruction level in use. */
 const route *mp_route(int code);
+
+/* The weights of MP_ORDER: that of element i is lane[i % 16] * group[i / 16 % 256] * mp_tile_weight(i / 4096). */
+#define MP_LANES 16
+#define MP_GROUPS (MP_TILE / MP_LANES)
+extern double mp_lane_weights[MP_LANES], mp_group_weights[MP_GROUPS];
+double mp_tile_weight(int64_t number);
+void mp_order_init(void);
+
+/* Whether MP_ORDER is computed: in logical order, which costs much for some large views. */
+bool mp_order_wanted(const layout *logical, int code, unsigned want);
 
 /* Measures a tile with its zeros and, if the job has a range, what is outside of it. */
 void mp_count_tile(const job *j, const void *values, int64_t n, tile_result *tile);

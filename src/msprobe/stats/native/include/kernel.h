@@ -12,7 +12,7 @@
 #include "shortest.h"
 
 #define PUT(to, text) (memcpy(to, text, sizeof text - 1), (to) + sizeof text - 1)
-#define FIGURES_SIZE (40 + 4 * SHORTEST_SIZE)
+#define FIGURES_SIZE (52 + 5 * SHORTEST_SIZE)
 
 /* Return -1 with an error if the object has another type. */
 int read_int(PyObject *object, long *to);
@@ -22,7 +22,8 @@ int read_sizes(PyObject *tuple, const char *what, int64_t *to, Py_ssize_t *lengt
 int run_on(void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides, unsigned want, int threads,
            const mp_range *range, mp_result *result);
 
-/* Write Max, Min, Mean and Norm as JSON members (at most FIGURES_SIZE), or a digest (at most 24). Return the end. */
+/* Write Max, Min, Mean, Norm and, if computed, Order as JSON members (at most FIGURES_SIZE), or a digest (at most 24).
+ * Return the end. */
 char *put_figures(char *to, const mp_result *r);
 char *put_digest(char *to, const mp_result *r, unsigned want);
 

@@ -143,6 +143,36 @@ INT_TILE(tile_u32, uint32_any, uint64_t, 0)
 INT_TILE(tile_i64, int64_any, int64_t, 0)
 INT_TILE(tile_u64, uint64_any, uint64_t, MP_FLIP_TOP)
 
+/* The sum of the weighted elements of a tile, in two sets of sixteen lanes: one set would wait for its own additions.
+   ADD may be fused if products are exact. */
+#define APART(sum, v, w) ((sum) + (v) * (w))
+#define ORDER_TILE(STEM, T, ADD)                                                                                       \
+    TARGET static double NAME(STEM)(const void *data, int64_t n) {                                                     \
+        typedef VECTOR_OF(T) loaded;                                                                                   \
+        const T *x = data;                                                                                             \
+        NAME(vd) m[2 * STEPS] = {{0}};                                                                                 \
+        int64_t i = 0;                                                                                                 \
+        for (; i + 32 <= n; i += 32)                                                                                   \
+            for (int k = 0; k < 2 * STEPS; k++) {                                                                      \
+                NAME(vd) v = __builtin_convertvector(*(const loaded *)(x + i + k * WIDTH), NAME(vd));                  \
+                m[k] = ADD(m[k], v, mp_group_weights[i / 16 + k / STEPS]);                                             \
+            }                                                                                                          \
+        double sums[32];                                                                                               \
+        memcpy(sums, m, sizeof sums);                                                                                  \
+        for (int lane = 0; i < n; i++, lane++) sums[lane] += (double)x[i] * mp_group_weights[i / 16];                  \
+        for (int lane = 0; lane < 16; lane++) sums[lane] = (sums[lane] + sums[lane + 16]) * mp_lane_weights[lane];     \
+        for (int half = 8; half; half /= 2)                                                                            \
+            for (int lane = 0; lane < half; lane++) sums[lane] += sums[lane + half];                                   \
+        return sums[0];                                                                                                \
+    }
+
+ORDER_TILE(order_f32, float_any, FUSED)
+ORDER_TILE(order_f64, double_any, APART)
+ORDER_TILE(order_i32, int32_any, FUSED)
+ORDER_TILE(order_u32, uint32_any, FUSED)
+ORDER_TILE(order_i64, int64_any, APART)
+ORDER_TILE(order_u64, uint64_any, APART)
+
 TARGET static void NAME(tile_bool)(const void *data, int64_t n, tile_result *out) {
     const uint8_t *x = data;
     int32_t zero = 0;
@@ -207,26 +237,26 @@ TARGET static void NAME(widen_c128)(const void *data, void *to, int64_t n) {
 
 static const route NAME(routes)[MP_CODES] = {
     [MP_BOOL] = {NULL, NAME(tile_bool)},
-    [MP_INT8] = {NAME(widen_i8), NAME(tile_f32), NAME(counted_f32)},
-    [MP_INT16] = {NAME(widen_i16), NAME(tile_f32), NAME(counted_f32)},
-    [MP_INT32] = {NULL, NAME(tile_i32)},
-    [MP_INT64] = {NULL, NAME(tile_i64)},
-    [MP_UINT8] = {NAME(widen_u8), NAME(tile_f32), NAME(counted_f32)},
-    [MP_UINT16] = {NAME(widen_u16), NAME(tile_f32), NAME(counted_f32)},
-    [MP_UINT32] = {NULL, NAME(tile_u32)},
-    [MP_UINT64] = {NULL, NAME(tile_u64)},
-    [MP_FLOAT16] = {NAME(widen_f16), NAME(tile_f32), NAME(counted_f32)},
-    [MP_BFLOAT16] = {NAME(widen_bf16), NAME(tile_f32), NAME(counted_f32)},
-    [MP_FLOAT32] = {NULL, NAME(tile_f32), NAME(counted_f32)},
-    [MP_FLOAT64] = {NULL, NAME(tile_f64)},
-    [MP_E4M3FN] = {NAME(widen_e4m3fn), NAME(tile_f32), NAME(counted_f32)},
-    [MP_E5M2] = {NAME(widen_e5m2), NAME(tile_f32), NAME(counted_f32)},
-    [MP_E4M3FNUZ] = {NAME(widen_e4m3fnuz), NAME(tile_f32), NAME(counted_f32)},
-    [MP_E5M2FNUZ] = {NAME(widen_e5m2fnuz), NAME(tile_f32), NAME(counted_f32)},
-    [MP_E8M0FNU] = {NAME(widen_e8m0fnu), NAME(tile_f32), NAME(counted_f32)},
-    [MP_COMPLEX32] = {NAME(widen_c32), NAME(tile_f64)},
-    [MP_COMPLEX64] = {NAME(widen_c64), NAME(tile_f64)},
-    [MP_COMPLEX128] = {NAME(widen_c128), NAME(tile_f64)},
+    [MP_INT8] = {NAME(widen_i8), NAME(tile_f32), NAME(order_f32), NAME(counted_f32)},
+    [MP_INT16] = {NAME(widen_i16), NAME(tile_f32), NAME(order_f32), NAME(counted_f32)},
+    [MP_INT32] = {NULL, NAME(tile_i32), NAME(order_i32)},
+    [MP_INT64] = {NULL, NAME(tile_i64), NAME(order_i64)},
+    [MP_UINT8] = {NAME(widen_u8), NAME(tile_f32), NAME(order_f32), NAME(counted_f32)},
+    [MP_UINT16] = {NAME(widen_u16), NAME(tile_f32), NAME(order_f32), NAME(counted_f32)},
+    [MP_UINT32] = {NULL, NAME(tile_u32), NAME(order_u32)},
+    [MP_UINT64] = {NULL, NAME(tile_u64), NAME(order_u64)},
+    [MP_FLOAT16] = {NAME(widen_f16), NAME(tile_f32), NAME(order_f32), NAME(counted_f32)},
+    [MP_BFLOAT16] = {NAME(widen_bf16), NAME(tile_f32), NAME(order_f32), NAME(counted_f32)},
+    [MP_FLOAT32] = {NULL, NAME(tile_f32), NAME(order_f32), NAME(counted_f32)},
+    [MP_FLOAT64] = {NULL, NAME(tile_f64), NAME(order_f64)},
+    [MP_E4M3FN] = {NAME(widen_e4m3fn), NAME(tile_f32), NAME(order_f32), NAME(counted_f32)},
+    [MP_E5M2] = {NAME(widen_e5m2), NAME(tile_f32), NAME(order_f32), NAME(counted_f32)},
+    [MP_E4M3FNUZ] = {NAME(widen_e4m3fnuz), NAME(tile_f32), NAME(order_f32), NAME(counted_f32)},
+    [MP_E5M2FNUZ] = {NAME(widen_e5m2fnuz), NAME(tile_f32), NAME(order_f32), NAME(counted_f32)},
+    [MP_E8M0FNU] = {NAME(widen_e8m0fnu), NAME(tile_f32), NAME(order_f32), NAME(counted_f32)},
+    [MP_COMPLEX32] = {NAME(widen_c32), NAME(tile_f64), NAME(order_f64)},
+    [MP_COMPLEX64] = {NAME(widen_c64), NAME(tile_f64), NAME(order_f64)},
+    [MP_COMPLEX128] = {NAME(widen_c128), NAME(tile_f64), NAME(order_f64)},
 };
 
 #undef JOIN2
@@ -238,6 +268,9 @@ static const route NAME(routes)[MP_CODES] = {
 #undef ADD_UP_LANES
 #undef FLOAT_TILE
 #undef INT_TILE
+#undef ORDER_TILE
+#undef APART
+#undef FUSED
 #undef WIDEN
 #undef MAGNITUDES
 #undef TARGET

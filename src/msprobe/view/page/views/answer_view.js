@@ -1,6 +1,6 @@
 // The answer on top: what differs first, the lines of code of both runs, both numbers, and what was compared.
 
-import { codeOf } from "../code.js";
+import { argumentOf, codeOf } from "../code.js";
 import { byId, dot, el } from "../elements.js";
 import { counted, figure, title } from "../names.js";
 import { goTo } from "../navigate.js";
@@ -21,10 +21,11 @@ export function sideBySide(sides, golden, brief = false) {
     .filter((key) => !brief || !DULL.includes(key) || golden && target && other && target[key] !== other[key]);
   const shown = (side, key) => side && side[key] !== undefined && side[key] !== null
     ? title(Array.isArray(side[key]) ? "[" + side[key].join(", ") + "]" : figure(side[key])) : "";
+  const missing = (side, other) => golden && !side && other ? el("span", { class: "dim", text: t("absent") }) : "";
   const head = el("tr", {}, el("td"), el("th", { text: t("target"), scope: "col" }), golden ? el("th", { text: t("golden"), scope: "col" }) : null);
   const lines = keys.map((key) => {
     const ours = shown(target, key), theirs = shown(other, key), look = golden && ours !== theirs ? "mono changed" : "mono";
-    return el("tr", {}, el("th", { text: key.toLowerCase(), scope: "row" }), el("td", { class: look, text: ours }), golden ? el("td", { class: look, text: theirs }) : null);
+    return el("tr", {}, el("th", { text: key.toLowerCase(), scope: "row" }), el("td", { class: look }, ours || missing(target, other)), golden ? el("td", { class: look }, theirs || missing(other, target)) : null);
   });
   return el("table", { class: "sides" }, el("thead", {}, head), el("tbody", {}, ...lines));
 }
@@ -45,6 +46,12 @@ function countsOf(answer) {
   }));
 }
 
+// The name of the row, and the words of the script that give it: not if they are the value itself, which stands below.
+function slotOf({ slot, code, sides }) {
+  const words = argumentOf(code);
+  return words && words.toLowerCase() !== String(sides.target?.value).toLowerCase() ? `${slot} = ${words}` : slot;
+}
+
 // Going to the row folds the answer, to leave space for the rows.
 export function goToAnswer() {
   set("folded", { folded: true });
@@ -55,7 +62,7 @@ export function goToAnswer() {
 function render() {
   const answer = state.answer, box = byId("answer");
   const heading = answer.golden ? `${title(answer.target)}  ${t("against")}  ${title(answer.golden)}` : title(answer.target);
-  const shown = answer.facts.filter(([key]) => !answer.code || key !== "source" && key !== "inside");
+  const shown = answer.facts.filter(([key]) => !answer.code || !["source", "inside", "made"].includes(key));
   const facts = el("dl", {}, ...shown.flatMap(([key, text]) => [el("dt", { text: t(key) }), el("dd", { class: "mono", text: title(key === "source" ? text : inLanguage(text)) })]));
   const bad = !["same", "clean", "not_compared", "proved"].includes(answer.verdict);
   const good = ["same", "clean", "proved"].includes(answer.verdict);
@@ -67,8 +74,8 @@ function render() {
     runsOf(answer) || "",
     el("div", { class: "box" + (bad ? " bad" : good ? " good" : "") },
       el("div", { class: "sentence", text: title(sentenceOf(answer)) }),
-      ...(answer.proof ? [proofOf(answer.proof)] : []), facts, answer.code ? codeOf(answer.code, render) : el("div"),
-      answer.sides ? el("div", {}, el("div", { class: "dim mono", text: title(answer.slot) }), sideBySide(answer.sides, answer.golden !== null, true)) : el("div")));
+      ...(answer.proof ? [proofOf(answer.proof)] : []), facts, answer.code ? codeOf(answer.code) : el("div"),
+      answer.sides ? el("div", {}, el("div", { class: "dim mono wrap", text: title(slotOf(answer)) }), sideBySide(answer.sides, answer.golden !== null, true)) : el("div")));
   if (answer.notes.length && !state.folded)
     box.append(el("details", { open: answer.notes.length < 3 }, el("summary", { text: `${t("notes")} (${answer.notes.length})` }), ...answer.notes.slice(0, 50).map((note) => el("div", { class: "dim wrap", text: title(inLanguage(note)) }))));
 }

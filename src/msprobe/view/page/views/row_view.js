@@ -27,7 +27,7 @@ function short(item) {
   if (!item) return "";
   if (item.dtype === undefined) return title(item.value === undefined ? String(item.type ?? "") : figure(item.value));
   const shape = Array.isArray(item.shape) ? "[" + item.shape.join(", ") + "]" : "";
-  return `${String(item.dtype).split(".").pop()} ${shape}` + (item.Norm === undefined ? "" : ` norm ${figure(item.Norm)}`);
+  return `${String(item.dtype).split(".").pop()} ${shape}` + (item.true !== undefined ? ` ${title(item.true)} true` : item.Norm === undefined || item.Norm === null ? "" : ` norm ${figure(item.Norm)}`);
 }
 
 function lookOf(one) {

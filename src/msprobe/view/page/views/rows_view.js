@@ -2,21 +2,26 @@
 
 import { applyRange, refilter } from "../filter.js";
 import { byId, dot, el } from "../elements.js";
-import { figure, shorten, shortenName } from "../names.js";
+import { figure, shorten, shortenName, unitName } from "../names.js";
 import { NO_FILTER, placeOf } from "../navigate.js";
 import { figures, tipOfRow } from "../row_words.js";
 import { inLanguage } from "../sentences.js";
 import { on, set, state } from "../state.js";
 import { t, verdictWord } from "../words.js";
 
-const HEIGHT = 24, SPARE = 6, LETTER = 7.25, LEAST_NAME = 228;
-const COLUMNS = [["verdict", 124], ["unit", 80], ["name", 420], ["difference", 86], ["target", 86], ["golden", 86], ["reason", 200]];
+const HEIGHT = 24, SPARE = 6, LETTER = 7.25, WIDEST = 7.3, LEAST_NAME = 228, LEAST_UNIT = 80;
+const COLUMNS = [["verdict", 118], ["unit", LEAST_UNIT], ["name", 420], ["difference", 86], ["target", 86], ["golden", 86], ["reason", 200]];
 const widths = Object.fromEntries(COLUMNS);
 let pool = [], waiting = false, wanted = -1;
 
 function present() {
   const units = state.table && state.table.units.length > 1, two = state.answer && state.answer.golden !== null;
   return COLUMNS.map(([name]) => name).filter((name) => (name !== "unit" || units) && (name !== "golden" || two) && (name !== "difference" || state.table?.measured));
+}
+
+// The longest name of a step and rank has room.
+function fitUnits() {
+  widths.unit = Math.max(LEAST_UNIT, ...(state.table?.units ?? []).map((unit) => Math.ceil(unitName(unit).length * WIDEST) + 14));
 }
 
 function layout() {
@@ -80,7 +85,7 @@ function fill(line, row, at) {
   box.setAttribute("aria-rowindex", at + 2);
   line.mark.className = "dot " + look;
   line.word.data = (state.picks.has(row) ? "✓ " : "") + verdictWord(look, state.answer.kind);
-  if (cells.unit) cells.unit.textContent = table.units[table.unit(row)].label;
+  if (cells.unit) cells.unit.textContent = unitName(table.units[table.unit(row)]);
   cells.name.textContent = shortenName(name, Math.floor((widths.name - 16) / LETTER));
   if (cells.difference) cells.difference.textContent = figure(table.rows.distance[row], 4);
   cells.target.textContent = shorten(figures(row, "target"), 14);
@@ -137,7 +142,7 @@ function bar() {
     change({ verdicts });
   } }), " " + words[verdict]) : null);
   const units = state.table?.units || [];
-  const choice = el("select", { id: "unit", "aria-label": t("unit"), onchange: (event) => { change({ unit: +event.target.value }); set("unit", {}); } }, el("option", { value: "-1", text: t("all_units") }), ...units.map((unit, at) => el("option", { value: at, text: unit.label, selected: at === state.unit })));
+  const choice = el("select", { id: "unit", "aria-label": t("unit"), onchange: (event) => { change({ unit: +event.target.value }); set("unit", {}); } }, el("option", { value: "-1", text: t("all_units") }), ...units.map((unit, at) => el("option", { value: at, text: unitName(unit), selected: at === state.unit })));
   return el("div", { class: "bar" },
     el("input", { type: "search", id: "search", placeholder: t("search"), title: t("search"), "aria-label": t("search"), value: state.query, oninput: (event) => change({ query: event.target.value }) }),
     units.length > 1 ? choice : null, ...boxes,
@@ -169,7 +174,7 @@ export function showRows(holder, strip) {
     shown();
   };
   on("language", paint);
-  on("data", paint);
+  on("data", () => { fitUnits(); paint(); });
   on("shown", shown);
   on("row", () => { reveal(); draw(); });
   on("picks", draw);

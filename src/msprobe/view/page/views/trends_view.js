@@ -3,6 +3,7 @@
 import { byId, el } from "../elements.js";
 import { cellAt, drawCurves, drawHeat, heatBar, inkOf } from "../heat.js";
 import { figure, title } from "../names.js";
+import { inLanguage, learn } from "../sentences.js";
 import { source } from "../source.js";
 import { on, state } from "../state.js";
 import { hideTip, tipOf } from "../tooltip.js";
@@ -91,7 +92,7 @@ function targetOf(alarm) {
 
 function alarmsOf() {
   if (!watched?.alarms.length) return [];
-  const lines = watched.alarms.slice(0, 100).map((one) => el("tr", {}, el("td", { text: one.step }), el("td", { text: one.rank }), el("td", {}, targetOf(one) ? el("button", { class: "mono", text: title(one.target), onclick: () => showAlarm(one) }) : el("span", { class: "mono", text: title(one.target) })), el("td", { text: title(one.sentence) })));
+  const lines = watched.alarms.slice(0, 100).map((one) => el("tr", {}, el("td", { text: one.step }), el("td", { text: one.rank }), el("td", {}, targetOf(one) ? el("button", { class: "mono", text: title(one.target), onclick: () => showAlarm(one) }) : el("span", { class: "mono", text: title(one.target) })), el("td", { text: title(inLanguage(one.sentence)) })));
   return [el("h2", { text: `${t("alarms")} (${watched.alarms.length})` }), el("table", { id: "alarms" }, el("thead", {}, el("tr", {}, ...["step", "rank", "target", "reason"].map((key) => el("th", { scope: "col", text: t(key) })))), el("tbody", {}, ...lines))];
 }
 
@@ -108,6 +109,7 @@ function chooseFirst() {
 
 async function ofWatched() {
   watched = await source.trends();
+  learn(watched.chinese);
   chooseFirst();
   if (!watched.statistics.includes(statistic)) statistic = watched.statistics[0] || "";
   const label = wanted ?? shown?.labels[picked], matrix = await source.matrix(statistic, rank);
