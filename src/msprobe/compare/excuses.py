@@ -22,11 +22,14 @@ from msprobe.compare.flow.settle import (
     at_least,
     is_evidence,
     is_of_same_size,
+    is_other_order,
+    mispaired_rows,
     moved_rows,
     same_values,
     same_writes,
 )
 from msprobe.compare.measure.distance import count, epsilon, number, scale
+from msprobe.compare.measure.order import is_in_order, order_distance
 from msprobe.compare.operators import BUFFER, LOSS, MASKS, UPDATE, is_derived, word_of
 from msprobe.compare.phases import Phase, Stacks, is_made_by_engine, phases_of, updates_weights
 from msprobe.compare.reasons import BENIGN, UNSPLIT, Kind, Reason
@@ -38,6 +41,10 @@ _NEVER = frozenset([Kind.DTYPE, Kind.UNREADABLE, Kind.MISSING_FILE])
 """Differences that no later value can excuse: a different precision, and what could not be read."""
 CLEARER = 1 / 3
 """How much better than a difference at the limit later values must agree."""
+SAME_RESULT = 1 / 50
+"""How far apart, relative to their inputs, the results of two calls may be that are given something different."""
+SHARPER = 1 / 10
+"""How much better than two tensors that have nothing in common later values must agree."""
 FADING = 1 / 300
 """How much better than a small difference later values must agree."""
 BLUNT = 0.5
@@ -88,7 +95,8 @@ class StepFacts:
         self.packed.update(tied_rows(groups))
         self.same_changes = same_changes(groups, self.given.other_settings)
         self.updates_agree = bool(self.updates) and all(map(self._agrees, self.updates)) and self.same_changes
-        self.moved = moved_rows(groups)
+        self.moved = moved_rows(groups) | mispaired_rows(groups, self.graphs)
+        self.unlike = {id(row) for match, rows in groups if has_nothing_in_common(match, rows) for row in rows}
         self.sides = self._side(False), self._side(True)
         same_values(*self.sides)
         same_writes(*self.sides)
@@ -138,7 +146,7 @@ class StepFacts:
             self.backward_agrees,
             self._named(golden, self.is_forward).__contains__,
             self.gradients,
-            self.moved,
+            self.moved | self.unlike,
             self.given.same_optimizer,
             self.observed,
         )
@@ -190,8 +198,10 @@ class StepFacts:
 
     @functools.cached_property
     def gradients(self) -> list[Row]:
-        """The gradients of parameters, if all of them agree; else nothing."""
+        """The gradients of parameters, if all of them agree; else nothing. Where no module has them (weights in a
+        dictionary), those that the optimizer received."""
         rows = [row for match, rows in self.groups if match.call.kind == "grads" for row in rows]
+        rows = rows or [row for row in self.updates if row.slot.endswith(".gradient")]
         if any((row.judgement.verdict in _BAD or row.absent) and not self._is_explained(row) for row in rows):
             return []
         return [row for row in rows if is_evidence(row)]
@@ -220,9 +230,21 @@ class StepFacts:
         """Whether the loss, the gradients and the updates of all parameters were compared, and agree within rounding: a
         small difference before them has no effect."""
         losses = [row for match, rows in self.groups if match.call.key == LOSS for row in rows]
+        losses = losses or self._roots()
         if not losses or not all(map(is_evidence, losses)) or not self.gradients or not self.updates_agree:
             return False
         return all((row.distance or 0.0) <= FINE for row in (*losses, *self.gradients))
+
+    def _roots(self) -> list[Row]:
+        """The results of the forward with which the backward began, if it was started without a record of the loss
+        (`torch.autograd.grad`)."""
+        ends = [
+            row
+            for value in self.graphs[0].values
+            if not value.uses and not value.views and value.maker is not None and self.graphs[0].backward_of(value.maker)
+            for row in value.rows
+        ]
+        return [row for row in ends if not row.is_input and count(row.target or {"shape": []}) == 1]
 
     @functools.cached_property
     def at_the_limit(self) -> set[Optional[float]]:
@@ -278,7 +300,8 @@ def excuse(groups: Sequence[Group], stacks: Stacks = ({}, {}), given: Optional[G
         (place, row)
         for place, (match, rows) in enumerate(groups)
         for row in rows
-        if row.judgement.verdict != PASS and row.why.kind not in BENIGN and row.why.kind not in _NEVER
+        if row.judgement.verdict != PASS and row.why.kind not in BENIGN
+        if row.why.kind not in _NEVER or (row.why.kind is Kind.DTYPE and has_nothing_in_common(match, rows))
     ]
     if not odd:
         return None
@@ -347,7 +370,8 @@ def settled(case: Case) -> Optional[Excuse]:
     if case.facts.observed and size is not None:  # the way to what the step computes may not be recorded
         evidence.update((id(one), one) for one in case.facts.results[: 0 if evidence else 3])
     elif size is None or not all(_would_show(size, row, one) for one in evidence.values()):
-        return None
+        if id(row) not in case.facts.unlike or not all(_is_sharp(row, one) for one in evidence.values()):
+            return None
     if not evidence:
         return None
     names = list(dict.fromkeys(one.name for one in list(evidence.values())[:2]))
@@ -395,7 +419,37 @@ def _would_show(size: float, row: Row, evidence: Row) -> bool:
     close = evidence.distance is not None and evidence.distance <= FADING * size
     if close and evidence.match is row.match and word_of(row.match.call.key) in MASKS:
         return row.match.call.direction == BACKWARD  # what differed was dropped
-    return close and evidence.measured is not None and count(evidence.golden or evidence.target or {"shape": []}) > 1
+    known = evidence.measured is not None or is_in_order(evidence)
+    return close and known and count(evidence.golden or evidence.target or {"shape": []}) > 1
+
+
+def has_nothing_in_common(match: Match, rows: Sequence[Row]) -> bool:
+    """Whether two matched calls of the forward share no tensor: one of them may compute something else, that happens to
+    have the same name and shape, so that the differences between them have no size. A result that passes only because
+    much noise is expected does not show that they belong together."""
+    if match.how == "unmatched" or match.call.direction != FORWARD or match.call.kind != "api":
+        return False
+    both = [row for row in rows if is_tensor(row.target) and is_tensor(row.golden)]
+    inputs = [row for row in both if row.is_input]
+    if not all(map(_is_apart, inputs)) or not (inputs or match.how == "fused"):
+        return False
+    size = max(map(_apart, inputs), default=0.0)
+    return all(_is_apart(row) or _apart(row) > SAME_RESULT * size for row in both if not row.is_input)
+
+
+def _is_apart(row: Row) -> bool:
+    return row.judgement.verdict in _BAD or is_other_order(row)
+
+
+def _apart(row: Row) -> float:
+    return max(row.distance or 0.0, order_distance(row.target, row.golden) or 0.0)
+
+
+def _is_sharp(row: Row, evidence: Row) -> bool:
+    """Whether a later row agrees far better than the two tensors of a row that may not belong together."""
+    if row.target is None or row.golden is None or evidence.distance is None or evidence.judgement.verdict != PASS:
+        return False
+    return evidence.distance <= SHARPER * _apart(row)
 
 
 def _behind(row: Row, name: str, side: Settled, golden: bool) -> Optional[list[Row]]:

@@ -232,7 +232,7 @@ class Graph:
                 value.maker = step
                 if value.memory is not None:
                     self._held[value.memory] = value
-        if not border and (writes_first(call.key) or keeps_statistics(call.key) or _is_told_to_write(step, parts)):
+        if not border and (writes_first(call.key) or _writes_statistics(step, parts) or _is_told_to_write(step, parts)):
             self._add_writes(step)
 
     def _add_writes(self, step: Step) -> None:
@@ -285,6 +285,12 @@ class Graph:
                     if made.maker is step and not made.uses and not made.views and _holds(made.item, value.item):
                         return made
         return None
+
+    def backward_of(self, step: Step) -> Optional[Step]:
+        """The backward of a call, if it was given a gradient."""
+        call = step.call
+        name = f"{call.key}.backward.{call.number}" if call.kind == "module" else f"{call.key}.{call.number}.backward"
+        return self.backward.get(name)
 
     def last_writer(self, memory: object) -> Optional[Step]:
         """The recorded call that wrote this memory last."""
@@ -355,6 +361,13 @@ def _holds(made: Item, taken: Item) -> bool:
 
 
 _STATISTICS = frozenset(["running_mean", "running_var", "1", "2"])
+_IN_TRAINING = frozenset(["input.training", "input.use_input_stats", "input.5"])
+
+
+def _writes_statistics(step: Step, parts: list[tuple[str, Item, Optional[Row]]]) -> bool:
+    """Whether a normalisation updates the running statistics that it is given: in evaluation it only reads them."""
+    given = ((item or {}).get("value") for slot, item, _ in parts if slot in _IN_TRAINING)
+    return keeps_statistics(step.call.key) and False not in given
 
 
 def _is_told_to_write(step: Step, parts: list[tuple[str, Item, Optional[Row]]]) -> bool:

@@ -23,8 +23,18 @@ LARGE = 0.05
 """A difference this large does not fade: it shows in what follows, or it was compensated."""
 ABOVE_ROUNDING = 30.0
 """How much larger than the tolerance of a row it must be."""
+OTHER = 0.5
+"""Tensors that are this far apart are different tensors, not one with rounding: even rows in low precision show it."""
+ABOVE_COARSE = 4.0
+"""How much larger than the tolerance of such a row it must be."""
+NEAR = 0.05
+"""How far off Order may be in noise, relative to the norm."""
+FAR = 0.1
+"""How far off Order is at least, if the elements have different places."""
 FEW = 4
 """Tensors with fewer elements are not recognised by their statistics."""
+_WEAK = frozenset(["renamed", "position"])
+"""How calls are matched that have different names and no equal values."""
 SAME_WRITE = 1e-5
 """How far apart the statistics of the same number may be, if two runs compute it by different calls."""
 
@@ -72,8 +82,15 @@ class Settled:
             if _is_reordered(value.maker) or _is_computed_from(value, self._weak):
                 self._weak.add(id(value))
             value.is_small = not observed and any(_is_small(row) and id(row) not in self._moved for row in value.rows)
-            sure = [row for row in value.rows if is_evidence(row) and (id(value) not in self._weak or _sees_order(row))]
-            value.agrees = bool(sure) and not any(_is_small(row) and id(row) not in self._moved for row in value.rows)
+            small = any(_is_small(row) and id(row) not in self._moved for row in value.rows)
+            value.agrees = bool(self._sure(value)) and not small
+            if value.agrees and value.source is not None and _is_first_seen_as(value, value.source):
+                value.source.agrees = True
+
+    def _sure(self, value: Value) -> list[Row]:
+        """The rows that show that a value agrees."""
+        shown = [row for row in value.rows if is_evidence(row) and id(row) not in self._moved]
+        return [row for row in shown if id(value) not in self._weak or _sees_order(row)]
 
     def accept_packed(self, packed: dict[int, tuple[Row, ...]]) -> None:
         """Rows of parameters that the other run packs differently, with the rows of the other run."""
@@ -222,6 +239,8 @@ class Settled:
         border = self._border_of(value, maker)
         if border is not None:
             return all(self.ok(part.value) or _is_lone_result(part, value) for part in border.results)
+        if self._observed and self.graph.backward_of(maker) is not None:
+            return True  # unrecorded code (an index) passes it to the loss, which agrees, and so do all gradients
         if value.rows and not maker.alone and not self._is_left_open(value, maker):
             return False
         if value.taken:  # the loss, or unrecorded code uses it
@@ -304,7 +323,7 @@ class Settled:
         forward = self.graph.steps.get(forward_name(step.call))
         around = self.border(forward) if forward is not None else None
         while around is not None:
-            back = self.graph.backward.get(_backward(around))
+            back = self.graph.backward_of(around)
             if back is not None and back.gives and back is not step:
                 rows = [part.row for part in back.gives if part.row is not None and is_evidence(part.row)]
                 return rows if len(rows) == len(back.gives) else []
@@ -323,7 +342,7 @@ class Settled:
             if id(value) in seen:
                 continue
             seen.add(id(value))
-            rows = [row for row in value.rows if is_evidence(row)] if value.agrees else []
+            rows = self._sure(value) if value.agrees else []
             if not rows and id(value) in self._same_elsewhere:
                 rows = self._same_elsewhere[id(value)].rows
             if rows:
@@ -364,16 +383,18 @@ class Settled:
         return list(found.values())
 
 
+def _is_first_seen_as(view: Value, value: Value) -> bool:
+    """Whether a view shows the same numbers of a value that only this run has: what is written to its memory later is
+    different."""
+    alone = bool(value.rows) and all(row.absent for row in value.rows)
+    return alone and value_key(view.item) is not None and value_key(view.item) == value_key(value.item)
+
+
 def _is_lone_result(part: Part, value: Value) -> bool:
     """A second result of the model that only one run returns, and that no call uses."""
     if part.value is not value or part.row is None:
         return False
     return bool(part.row.absent) or part.row.why.kind is Kind.NULL
-
-
-def _backward(step: Step) -> str:
-    call = step.call
-    return f"{call.key}.backward.{call.number}" if call.kind == "module" else f"{call.key}.{call.number}.backward"
 
 
 def _was_given_the_same(step: Step) -> bool:
@@ -406,10 +427,11 @@ def is_evidence(row: Row) -> bool:
 
 def _is_small(row: Row) -> bool:
     """A difference that fades: in a sum with something large, in a mean, in the statistics of a softmax. Statistics
-    that agree later do not say that it was compensated; equal elements do."""
+    that agree later do not say that it was compensated; equal elements do, which `Order` shows."""
     away = row.distance
     small = row.judgement.verdict == ERROR and away is not None and 0.0 < away < at_least(row)
-    return small and row.measured is None and is_of_same_size(row)
+    ordered = all((item or {}).get("Order") is not None for item in (row.target, row.golden))
+    return small and row.measured is None and not ordered and is_of_same_size(row)
 
 
 def is_of_same_size(row: Row) -> bool:
@@ -421,11 +443,14 @@ def is_of_same_size(row: Row) -> bool:
 
 def at_least(row: Row) -> float:
     """How large a difference must be to show in a row: in low precision, what counts as rounding is large too."""
-    return max(LARGE, ABOVE_ROUNDING * row.tolerance)
+    return max(LARGE, min(ABOVE_ROUNDING * row.tolerance, max(OTHER, ABOVE_COARSE * row.tolerance)))
 
 
 def _is_computed_from(value: Value, weak: set[int]) -> bool:
-    """Whether it has the order of such a value: a view, or the result of a call that keeps elements in their places."""
+    """Whether it has the order of such a value: a view, or the result of a call that keeps elements in their places. A
+    single number has no order."""
+    if value.item is not None and count(value.item) == 1:
+        return False
     if value.source is not None:
         return id(value.source) in weak
     step = value.maker
@@ -462,7 +487,20 @@ def _sides(rows: Sequence[Row]) -> tuple[list[Item], list[Item]]:
 
 
 def _sees_order(row: Row) -> bool:
-    return row.measured is not None or bool((row.golden or {}).get("md5")) or is_in_order(row)
+    return row.measured is not None or bool((row.golden or {}).get("md5")) or is_in_order(row) or _is_near_order(row)
+
+
+def _is_near_order(row: Row) -> bool:
+    """Whether Order is no further off than noise allows: a different order would be far off."""
+    if is_masked(row.target or {}) or is_masked(row.golden or {}):
+        return False
+    away = order_distance(row.target, row.golden)
+    return away is not None and away <= min(row.tolerance, NEAR)
+
+
+def is_other_order(row: Row) -> bool:
+    """Whether Order shows that the elements have different places, whatever the statistics say."""
+    return (order_distance(row.target, row.golden) or 0.0) > FAR
 
 
 def moved_rows(groups: Sequence[Group]) -> set[int]:
@@ -487,6 +525,28 @@ def moved_rows(groups: Sequence[Group]) -> set[int]:
         and a != b
         and ((a in theirs and b in ours) or (id(row.match) in unlike and (a in theirs or b in ours)))
     }
+
+
+def mispaired_rows(groups: Sequence[Group], graphs: tuple[Graph, Graph]) -> set[int]:
+    """The rows of calls that were matched for want of a better counterpart, if the value of one run was compared
+    elsewhere and agrees there: it is not the one that the row pairs it with."""
+    return {
+        id(row)
+        for match, rows in groups
+        if match.how in _WEAK and match.call.direction == FORWARD
+        for row in rows
+        if row.judgement.verdict == ERROR and any(_agrees_elsewhere(row, graph) for graph in graphs)
+    }
+
+
+def _agrees_elsewhere(row: Row, graph: Graph) -> bool:
+    value = graph.of_row.get(id(row)) if graph.has_identity else None
+    while value is not None:
+        if any(is_evidence(one) and one.match.how not in _WEAK for one in value.rows if one is not row):
+            return True
+        whole = value.source
+        value = whole if whole is not None and value_key(whole.item) == value_key(value.item) else None
+    return False
 
 
 def same_values(target: Settled, golden: Settled) -> None:

@@ -32,6 +32,7 @@ from msprobe.compare.origin.structure import (
     left_out,
     made_inside,
     structural,
+    without_rewritten,
 )
 from msprobe.compare.origin.trace import Trace, bad_rows
 from msprobe.compare.origin.training import TrainingDifference
@@ -259,6 +260,8 @@ def _training(found: Sequence[TrainingDifference], trace: Trace) -> Candidate:
     index = (shown or known or [len(trace.groups) - 1])[0]
     bad = bad_rows(trace.groups[index][1]) if shown else []
     rest = tuple(one.sentence for one in found[1:4])
+    if found[0].kind == "total norm":
+        rest += tuple(_between(trace))
     if found[0].kind == "clipping":
         factor = _gradient_factor(trace)
         used = Message("evidence.gradients_factor", factor=factor) if factor else Message("evidence.gradients_differ")
@@ -420,7 +423,7 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
     passed = [_passed(row, index, trace, golden) for golden in (False, True)]
     alone = next((one[0] for one in reversed(passed) if one is not None and one[0].how == "unmatched"), None)
     place = next((i for i in trace.unmatched if trace.groups[i][0] is alone), None)
-    if place is not None and not is_excused(trace.groups[place]):
+    if place is not None and not is_excused(trace.groups[place]) and without_rewritten([place], trace):
         return _rewritten(candidate_of_one_run(place, trace), index, row, trace)
     wired = _wiring(*passed)
     if wired is not None:
