@@ -14,6 +14,7 @@ from typing import NamedTuple, Optional
 from msprobe.compare.align.translate import operation_of
 from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Match, module_path
 from msprobe.compare.flow.graph import Graph, Part, Step
+from msprobe.compare.flow.mispaired import apart, has_nothing_in_common, mispaired_rows, moved_rows
 from msprobe.compare.flow.packed import packed_rows, tied_rows
 from msprobe.compare.flow.rounded import quotients, rounded_gradients
 from msprobe.compare.flow.settle import (
@@ -22,14 +23,11 @@ from msprobe.compare.flow.settle import (
     at_least,
     is_evidence,
     is_of_same_size,
-    is_other_order,
-    mispaired_rows,
-    moved_rows,
     same_values,
     same_writes,
 )
 from msprobe.compare.measure.distance import count, epsilon, number, scale
-from msprobe.compare.measure.order import is_in_order, order_distance
+from msprobe.compare.measure.order import is_in_order
 from msprobe.compare.operators import BUFFER, LOSS, MASKS, UPDATE, is_derived, word_of
 from msprobe.compare.phases import Phase, Stacks, is_made_by_engine, phases_of, updates_weights
 from msprobe.compare.reasons import BENIGN, UNSPLIT, Kind, Reason
@@ -41,8 +39,6 @@ _NEVER = frozenset([Kind.DTYPE, Kind.UNREADABLE, Kind.MISSING_FILE])
 """Differences that no later value can excuse: a different precision, and what could not be read."""
 CLEARER = 1 / 3
 """How much better than a difference at the limit later values must agree."""
-SAME_RESULT = 1 / 50
-"""How far apart, relative to their inputs, the results of two calls may be that are given something different."""
 SHARPER = 1 / 10
 """How much better than two tensors that have nothing in common later values must agree."""
 FADING = 1 / 300
@@ -241,7 +237,10 @@ class StepFacts:
         ends = [
             row
             for value in self.graphs[0].values
-            if not value.uses and not value.views and value.maker is not None and self.graphs[0].backward_of(value.maker)
+            if not value.uses
+            and not value.views
+            and value.maker is not None
+            and self.graphs[0].backward_of(value.maker)
             for row in value.rows
         ]
         return [row for row in ends if not row.is_input and count(row.target or {"shape": []}) == 1]
@@ -365,12 +364,16 @@ def settled(case: Case) -> Optional[Excuse]:
         evidence.update((id(one), one) for one in behind)
     unknown = id(row) in case.facts.moved or row.difference.kind is Kind.BYTES
     size = math.inf if unknown else _size(row, case.rows)
+    shown = [one.distance or 0.0 for one in evidence.values() if one.judgement.verdict == PASS]
+    if id(row) in case.facts.moved and max(shown, default=0.0) > CLEARER * apart(row):
+        return None  # in noise, what follows shows nothing
     if not evidence and case.facts.updates_agree and match.how == "unmatched":
         evidence = {id(one): one for one in case.facts.updates[:3]}  # it writes memory beside the model
     if case.facts.observed and size is not None:  # the way to what the step computes may not be recorded
         evidence.update((id(one), one) for one in case.facts.results[: 0 if evidence else 3])
     elif size is None or not all(_would_show(size, row, one) for one in evidence.values()):
-        if id(row) not in case.facts.unlike or not all(_is_sharp(row, one) for one in evidence.values()):
+        sharp = id(row) in case.facts.unlike and all(_is_sharp(row, one) for one in evidence.values())
+        if not sharp:
             return None
     if not evidence:
         return None
@@ -423,33 +426,12 @@ def _would_show(size: float, row: Row, evidence: Row) -> bool:
     return close and known and count(evidence.golden or evidence.target or {"shape": []}) > 1
 
 
-def has_nothing_in_common(match: Match, rows: Sequence[Row]) -> bool:
-    """Whether two matched calls of the forward share no tensor: one of them may compute something else, that happens to
-    have the same name and shape, so that the differences between them have no size. A result that passes only because
-    much noise is expected does not show that they belong together."""
-    if match.how == "unmatched" or match.call.direction != FORWARD or match.call.kind != "api":
-        return False
-    both = [row for row in rows if is_tensor(row.target) and is_tensor(row.golden)]
-    inputs = [row for row in both if row.is_input]
-    if not all(map(_is_apart, inputs)) or not (inputs or match.how == "fused"):
-        return False
-    size = max(map(_apart, inputs), default=0.0)
-    return all(_is_apart(row) or _apart(row) > SAME_RESULT * size for row in both if not row.is_input)
-
-
-def _is_apart(row: Row) -> bool:
-    return row.judgement.verdict in _BAD or is_other_order(row)
-
-
-def _apart(row: Row) -> float:
-    return max(row.distance or 0.0, order_distance(row.target, row.golden) or 0.0)
-
-
 def _is_sharp(row: Row, evidence: Row) -> bool:
-    """Whether a later row agrees far better than the two tensors of a row that may not belong together."""
+    """Whether a later row agrees far better than the two tensors of a row that may not belong together. What is small
+    may only have become small: it fades."""
     if row.target is None or row.golden is None or evidence.distance is None or evidence.judgement.verdict != PASS:
         return False
-    return evidence.distance <= SHARPER * _apart(row)
+    return apart(row) >= LARGE and evidence.distance <= SHARPER * apart(row)
 
 
 def _behind(row: Row, name: str, side: Settled, golden: bool) -> Optional[list[Row]]:

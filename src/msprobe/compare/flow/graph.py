@@ -145,6 +145,7 @@ class Graph:
         for call, match, parts in entries:
             if call.direction == FORWARD or call.direction == "debug":
                 self._add_forward(call, match, parts, call.kind == "module" and call.name in parents)
+        self._link_unrecorded()
         for step in self.steps.values():
             self._add_to_border(step)
         for call, match, parts in entries:
@@ -266,6 +267,17 @@ class Graph:
                     self._external[new] = self._external.pop(key)
                     self.written[new] = (self._external[new], new)
                     self.written.pop(key, None)
+
+    def _link_unrecorded(self) -> None:
+        """A tensor that needs a gradient, that no recorded call made, and that is no parameter: unrecorded code (an
+        index) made it from a result of the model. If only one result can be it, it is taken for a view of it."""
+        for value in self.values if self.has_identity else ():
+            needs = (value.item or {}).get("requires_grad") and value.memory not in self.of_updates
+            if needs and value.maker is None and value.source is None:
+                made = self.before(value)
+                if made is not None and made.place < value.place:
+                    value.source = made
+                    made.views.append(value)
 
     def before(self, value: Value) -> Optional[Value]:
         """What a value that no recorded call made comes from: the value whose memory it shares; else, if unrecorded

@@ -45,8 +45,8 @@ def packed_rows(groups: Sequence[Group]) -> dict[int, tuple[Row, ...]]:
 
 
 def _renamed_updates(groups: Sequence[Group]) -> dict[int, tuple[Row, ...]]:
-    """Updates, gradients after the backward, and values in the forward, of parameters under a name that only one run has, with the updates of
-    the other run that are the same: before, gradient and after."""
+    """Updates, gradients after the backward and values in the forward of parameters under a name that only one run has,
+    with the updates of the other run that are the same: before, gradient and after."""
     ours: list[Sequence[Row]] = []
     theirs: dict[object, list[Sequence[Row]]] = {}
     for match, rows in groups:

@@ -14,7 +14,7 @@ from typing import Optional
 from msprobe.compare.calls import FORWARD, forward_name
 from msprobe.compare.flow.graph import Graph, Part, Step, Value
 from msprobe.compare.measure.distance import count, dtype_name, is_masked, of_statistics, result_key, value_key
-from msprobe.compare.measure.order import is_in_order, order_distance
+from msprobe.compare.measure.order import is_in_order, is_other_order, order_distance
 from msprobe.compare.operators import LOSS, MIXES, REORDERS, is_derived, keeps_statistics, word_of
 from msprobe.compare.reasons import Kind
 from msprobe.compare.rows import ERROR, PASS, WARNING, Group, Item, Row, is_tensor
@@ -29,12 +29,8 @@ ABOVE_COARSE = 4.0
 """How much larger than the tolerance of such a row it must be."""
 NEAR = 0.05
 """How far off Order may be in noise, relative to the norm."""
-FAR = 0.1
-"""How far off Order is at least, if the elements have different places."""
 FEW = 4
 """Tensors with fewer elements are not recognised by their statistics."""
-_WEAK = frozenset(["renamed", "position"])
-"""How calls are matched that have different names and no equal values."""
 SAME_WRITE = 1e-5
 """How far apart the statistics of the same number may be, if two runs compute it by different calls."""
 
@@ -83,7 +79,8 @@ class Settled:
                 self._weak.add(id(value))
             value.is_small = not observed and any(_is_small(row) and id(row) not in self._moved for row in value.rows)
             small = any(_is_small(row) and id(row) not in self._moved for row in value.rows)
-            value.agrees = bool(self._sure(value)) and not small
+            sure = self._sure(value)
+            value.agrees = bool(sure) and not small and not _is_contradicted(value, sure)
             if value.agrees and value.source is not None and _is_first_seen_as(value, value.source):
                 value.source.agrees = True
 
@@ -383,6 +380,13 @@ class Settled:
         return list(found.values())
 
 
+def _is_contradicted(value: Value, sure: Sequence[Row]) -> bool:
+    """Whether the same two values differ elsewhere: they passed only because much noise is expected of a call."""
+    bad = [row for row in value.rows if row.judgement.verdict == ERROR and row.distance]
+    keys = {(value_key(row.target), value_key(row.golden)) for row in sure} if bad else set()
+    return any((value_key(row.target), value_key(row.golden)) in keys for row in bad)
+
+
 def _is_first_seen_as(view: Value, value: Value) -> bool:
     """Whether a view shows the same numbers of a value that only this run has: what is written to its memory later is
     different."""
@@ -419,8 +423,12 @@ def _tail(groups: Sequence[Group]) -> tuple[int, int]:
 
 
 def is_evidence(row: Row) -> bool:
-    """Whether the row shows that a value is the same in both runs. It needs numbers; booleans have none."""
+    """Whether the row shows that a value is the same in both runs. It needs numbers; booleans have none. A row of the
+    forward that passes in noise, while its elements have different places, shows nothing."""
     if row.judgement.verdict != PASS or not is_tensor(row.golden) or not is_tensor(row.target) or row.golden is None:
+        return False
+    call = row.match.call
+    if row.distance and call.direction == FORWARD and not is_derived(call.key) and is_other_order(row):
         return False
     return _sees_order(row) or (dtype_name(row.golden) != "bool" and count(row.golden) > 0)
 
@@ -496,57 +504,6 @@ def _is_near_order(row: Row) -> bool:
         return False
     away = order_distance(row.target, row.golden)
     return away is not None and away <= min(row.tolerance, NEAR)
-
-
-def is_other_order(row: Row) -> bool:
-    """Whether Order shows that the elements have different places, whatever the statistics say."""
-    return (order_distance(row.target, row.golden) or 0.0) > FAR
-
-
-def moved_rows(groups: Sequence[Group]) -> set[int]:
-    """The rows that differ, and whose values occur elsewhere in the other run: they were not changed, but have
-    different partners (experts in a different order). One value is enough if the calls take different arguments (one
-    call against two)."""
-    bad = [row for _, rows in groups for row in rows if row.judgement.verdict == ERROR and is_tensor(row.golden)]
-    unlike = {id(match) for match, rows in groups if any(row.absent for row in rows)}
-    if not bad:
-        return set()
-    known: tuple[set[object], set[object]] = set(), set()
-    for _, rows in groups:
-        for row in rows:
-            for side, item in zip(known, (row.target, row.golden)):
-                side.add(value_key(item) if is_tensor(item) and count(item or {}) >= FEW else None)
-    ours, theirs = known
-    return {
-        id(row)
-        for row in bad
-        if (a := value_key(row.target)) is not None
-        and (b := value_key(row.golden)) is not None
-        and a != b
-        and ((a in theirs and b in ours) or (id(row.match) in unlike and (a in theirs or b in ours)))
-    }
-
-
-def mispaired_rows(groups: Sequence[Group], graphs: tuple[Graph, Graph]) -> set[int]:
-    """The rows of calls that were matched for want of a better counterpart, if the value of one run was compared
-    elsewhere and agrees there: it is not the one that the row pairs it with."""
-    return {
-        id(row)
-        for match, rows in groups
-        if match.how in _WEAK and match.call.direction == FORWARD
-        for row in rows
-        if row.judgement.verdict == ERROR and any(_agrees_elsewhere(row, graph) for graph in graphs)
-    }
-
-
-def _agrees_elsewhere(row: Row, graph: Graph) -> bool:
-    value = graph.of_row.get(id(row)) if graph.has_identity else None
-    while value is not None:
-        if any(is_evidence(one) and one.match.how not in _WEAK for one in value.rows if one is not row):
-            return True
-        whole = value.source
-        value = whole if whole is not None and value_key(whole.item) == value_key(value.item) else None
-    return False
 
 
 def same_values(target: Settled, golden: Settled) -> None:

@@ -57,8 +57,11 @@ class Noise:
         """The largest difference of a norm or mean that was accepted in this step."""
         self._forward = 0.0
         self._coarsest = 0.0
+        self._own: dict[tuple[str, Optional[str]], list[float]] = {}
+        """The coarsest results of calls that only the target, or only the golden run makes, by module."""
 
     def start_step(self, ported: bool) -> None:
+        self._own.clear()
         self.at_start = self.level
         self.ported = ported
         self.average = 0.0
@@ -72,11 +75,20 @@ class Noise:
             self.kinks = max(self.kinks, away)
 
     def expect(self, match: Match, rows: Sequence[Row]) -> None:
-        """A call that only the golden run makes, in a coarse dtype, rounds its results: the target, which computes them
-        in a different way, rounds them differently. A cast only moves the rounding."""
-        if match.target is None and word_of(match.call.key) not in VIEWS:
-            made = [epsilon(row.golden) for row in rows if not row.is_input and row.golden and is_tensor(row.golden)]
-            self.level = max([self.level, *(eps for eps in made if eps > COARSE)])
+        """Where both runs compute something by calls of their own, and the golden run in a coarse dtype, their results
+        are rounded differently. A cast only moves the rounding."""
+        if match.how != "unmatched" or word_of(match.call.key) in VIEWS:
+            return
+        made = [row.golden or row.target or {} for row in rows if not row.is_input]
+        rounding = max([epsilon(item) for item in made if is_tensor(item)], default=0.0)
+        ours, theirs = self._own.setdefault((match.call.direction, match.call.parent), [0.0, 0.0])
+        if match.target is None:
+            theirs = max(theirs, rounding)
+        else:
+            ours = max(ours, rounding)
+        self._own[match.call.direction, match.call.parent] = [ours, theirs]
+        if ours and theirs > COARSE:
+            self.level = max(self.level, theirs)
 
     def knows(self, away: float, context: Context) -> bool:
         """Whether such a difference is already known."""
