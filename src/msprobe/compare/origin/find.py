@@ -13,6 +13,8 @@ from dataclasses import replace
 from typing import Any, Optional
 
 from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Match, forward_name
+from msprobe.compare.excuses import is_other_api
+from msprobe.compare.flow.mispaired import has_nothing_in_common
 from msprobe.compare.measure.distance import count, epsilon, is_repetition, number, result_key, value_key
 from msprobe.compare.measure.order import has_same_order, is_reordered
 from msprobe.compare.measure.rows import SAME_STATISTICS
@@ -273,6 +275,9 @@ def _training(found: Sequence[TrainingDifference], trace: Trace) -> Candidate:
 def _blame(index: int, trace: Trace) -> Candidate:
     match, rows = trace.groups[index]
     bad = bad_rows(rows)
+    if trace.phases[index] is Phase.AFTER and is_other_api(match) and has_nothing_in_common(match, rows):
+        found = candidate("replaced", index, None, trace, tuple(plain_arguments(match)))
+        return replace(found, other=_golden_name(match))
     inputs = [row for row in bad if row.is_input]
     arguments = other_arguments(match, inputs, rows)
     if arguments:
