@@ -20,6 +20,7 @@
 #define MOST_ROWS 128        /* of a block of one column that is read once */
 #define PACKED 0x2000        /* elements that are copied before they are measured: they fit the nearest cache */
 #define WIDEST 512           /* columns of them */
+#define HIGH_STRIP 256       /* columns of more than MOST_ROWS rows */
 #define AHEAD 0x800          /* elements to prefetch */
 #define MOST_ELEMENTS 0x4000 /* of a small block */
 #define SHORT 256            /* float32 sums of long blocks have at most so many numbers */

@@ -327,17 +327,17 @@ INLINE void NAME(pack)(const float *x, ptrdiff_t stride, ptrdiff_t high, ptrdiff
     }
 }
 
-/* Columns that are higher than `packed` are read twice. */
+/* Columns that are higher than `packed`, up to HIGH_STRIP of them, are read twice. */
 TARGET static void NAME(measure_high)(const float *x, ptrdiff_t high, ptrdiff_t columns, ptrdiff_t wide,
                                       const format *f, float *packed, ptrdiff_t place, block_sums *b, totals *t) {
-    enum { GROUPS = PACKED / MOST_ROWS / LANES };
+    enum { GROUPS = HIGH_STRIP / LANES, ROWS = PACKED / HIGH_STRIP };
     lane_sums sums[GROUPS] = {0};
     floats unit[GROUPS], inverse[GROUPS];
     ints used[GROUPS], most[GROUPS] = {0};
     const ptrdiff_t groups = (wide + LANES - 1) / LANES;
     for (int again = 0; again < 2; again++) {
-        for (ptrdiff_t row = 0; row < high; row += MOST_ROWS) {
-            const ptrdiff_t part = row + MOST_ROWS < high ? MOST_ROWS : high - row;
+        for (ptrdiff_t row = 0; row < high; row += ROWS) {
+            const ptrdiff_t part = row + ROWS < high ? ROWS : high - row;
             NAME(pack)(x + row * columns, columns, part, wide, packed, most);
             for (ptrdiff_t k = 0; again && k < groups; k++)
                 NAME(add_vectors)(packed + LANES * part * k, part, LANES, most[k], inverse[k], f, &sums[k],
@@ -357,8 +357,8 @@ TARGET static void NAME(measure_columns)(const float *x, ptrdiff_t rows, ptrdiff
     _Alignas(64) float packed[PACKED];
     ints most[WIDEST / LANES];
     for (ptrdiff_t top = 0; top < rows; top += f->rows) {
-        const ptrdiff_t high = top + f->rows < rows ? f->rows : rows - top, shown = high < MOST_ROWS ? high : MOST_ROWS;
-        const ptrdiff_t fits = PACKED / LANES / shown * LANES, strip = fits < WIDEST ? fits : WIDEST;
+        const ptrdiff_t high = top + f->rows < rows ? f->rows : rows - top, fits = PACKED / LANES / high * LANES;
+        const ptrdiff_t strip = high > MOST_ROWS ? HIGH_STRIP : fits < WIDEST ? fits : WIDEST;
         for (ptrdiff_t left = 0; left < columns; left += strip) {
             const ptrdiff_t wide = left + strip < columns ? strip : columns - left;
             const float *from = x + top * columns + left;
