@@ -13,7 +13,7 @@ from msprobe.compare.calls import BACKWARD, FORWARD
 from msprobe.compare.measure.distance import value_key
 from msprobe.compare.measure.order import is_reordered
 from msprobe.compare.origin.arguments import slot_text
-from msprobe.compare.origin.source import Lines, Made, library_lines, made_lines, user_lines
+from msprobe.compare.origin.source import Lines, Made, caller_lines, library_lines, made_lines, user_lines
 from msprobe.compare.origin.trace import Trace, bad_rows, module_of
 from msprobe.compare.origin.wording import Candidate, next_step, sentence, spread, summary_of, with_amount
 from msprobe.compare.phases import Phase, Stacks
@@ -31,7 +31,8 @@ class Origin:
     the two runs (`file:line in function`), `library` and `golden_library` the innermost lines of installed code. They
     are None where a run does not make the call, and in a finding about the training loop that no call of it shows.
     `made` and `golden_made` are the lines that make the module, if what differs is a weight or buffer of it, or a call
-    by installed code. `next` says what to run next; `spread` counts the later calls that differ.
+    by installed code. `callers` and `golden_callers` are the lines of the user's code that call the function with the
+    line, innermost first. `next` says what to run next; `spread` counts the later calls that differ.
 
     If the ranks of a run were compared as one: `ranks` are those with the fault, `dimension` is that of the mesh,
     `collective` is the exchange between ranks just before; the kind may also be missing all-reduce, reduced twice,
@@ -55,10 +56,20 @@ class Origin:
     golden_library: Optional[str] = None
     made: Optional[str] = None
     golden_made: Optional[str] = None
+    callers: tuple[str, ...] = ()
+    golden_callers: tuple[str, ...] = ()
     next: Optional[Message] = None
     ranks: tuple[int, ...] = ()
     dimension: str = ""
     collective: str = ""
+
+    @property
+    def is_called_differently(self) -> bool:
+        """Whether the function with the line is called in both runs, by lines with a different text."""
+        target, golden = (
+            [line.partition(" in ")[2] for line in lines] for lines in (self.callers, self.golden_callers)
+        )
+        return bool(target and golden) and target != golden
 
 
 @dataclass(frozen=True)
@@ -124,6 +135,9 @@ def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
     made: Lines = (None, None)
     if module is not None and (found.kind in ("weight", "buffer") or library or golden_library):
         made = made_lines(unit.made, module)
+    callers, golden_callers = (
+        ((), ()) if found.kind == "training" else caller_lines(unit.stacks, match, (source, golden_source))
+    )
     said = _not_reduced(unit, others) or sentence(found, call, module, unit.step if later else None)
     return Origin(
         name=name,
@@ -142,6 +156,8 @@ def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
         golden_library=golden_library,
         made=made[0],
         golden_made=made[1],
+        callers=callers,
+        golden_callers=golden_callers,
         next=next_step(found, later, module is not None and bool(library or golden_library)),
         ranks=found.ranks,
         dimension=found.dimension,
