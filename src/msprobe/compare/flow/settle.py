@@ -121,6 +121,10 @@ class Settled:
                 return last
         return None
 
+    def is_kept(self, value: Value) -> bool:
+        """Whether it is in memory that the step writes, that outlives it, and that is no parameter."""
+        return value.memory in self.graph.written and value.memory not in self.graph.of_updates
+
     def accept(self, value: Value, other: Value) -> None:
         """The other run writes the same to its memory."""
         self._same_elsewhere[id(value)] = other
