@@ -227,3 +227,38 @@ def test_a_part_that_both_runs_write_in_a_coarse_dtype_is_rounded_differently(ma
     for match, rows in made:
         noise.expect(match, rows)
     assert noise.level == level
+
+
+class Masters(torch.optim.Optimizer):
+    """Plain descent on float32 copies of weights in bfloat16."""
+
+    def __init__(self, parameters: Any, way: str) -> None:
+        super().__init__(parameters, {"lr": 0.02})
+        self.way = way
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        for p in self.param_groups[0]["params"]:
+            state = self.state[p]
+            if not state:
+                state["wide"] = p.float().clone()
+            if self.way == "lost":
+                state["wide"].copy_(p)
+            if self.way == "scaled":
+                state["wide"].add_(p.grad.float(), alpha=-0.02)
+            else:
+                state["wide"].sub_(0.02 * p.grad.float())
+            p.copy_(state["wide"])
+
+
+def test_copies_of_weights_that_an_optimizer_keeps_are_results_of_the_step(tmp_path: Path) -> None:
+    def trained(way: str) -> Path:
+        model = seeded(lambda: nn.Linear(16, 4).to(torch.bfloat16))
+        loss = lambda m, x: m(x.bfloat16()).float().square().mean()  # noqa: E731
+        return run(tmp_path / way, model, loss, make=lambda p: Masters(p, way))
+
+    golden = trained("plain")
+    assert compare(trained("scaled"), golden).verdict == "same"
+    wrong = compare(trained("lost"), golden)
+    assert wrong.origin is not None
+    assert (wrong.origin.name, wrong.origin.step) == ("Tensor.copy_.0.forward", 1)
