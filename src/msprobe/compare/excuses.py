@@ -14,7 +14,7 @@ from typing import NamedTuple, Optional
 from msprobe.compare.align.translate import operation_of
 from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Match, module_path
 from msprobe.compare.flow.graph import Graph, Part, Step
-from msprobe.compare.flow.mispaired import apart, has_nothing_in_common, mispaired_rows, moved_rows
+from msprobe.compare.flow.mispaired import apart, compensated_rows, has_nothing_in_common, mispaired_rows, moved_rows
 from msprobe.compare.flow.packed import packed_rows, tied_rows
 from msprobe.compare.flow.rounded import quotients, rounded_gradients
 from msprobe.compare.flow.settle import (
@@ -27,7 +27,6 @@ from msprobe.compare.flow.settle import (
     same_writes,
 )
 from msprobe.compare.measure.distance import count, epsilon, number, scale
-from msprobe.compare.measure.order import is_in_order
 from msprobe.compare.operators import BUFFER, LOSS, MASKS, UPDATE, is_derived, word_of
 from msprobe.compare.phases import Phase, Stacks, is_made_by_engine, phases_of, updates_weights
 from msprobe.compare.reasons import BENIGN, UNSPLIT, Kind, Reason
@@ -91,7 +90,7 @@ class StepFacts:
         self.packed.update(tied_rows(groups))
         self.same_changes = same_changes(groups, self.given.other_settings)
         self.updates_agree = bool(self.updates) and all(map(self._agrees, self.updates)) and self.same_changes
-        self.moved = moved_rows(groups) | mispaired_rows(groups, self.graphs)
+        self.moved = moved_rows(groups) | mispaired_rows(groups, self.graphs) | compensated_rows(groups)
         self.unlike = {id(row) for match, rows in groups if has_nothing_in_common(match, rows) for row in rows}
         self.sides = self._side(False), self._side(True)
         same_values(*self.sides)
@@ -422,8 +421,7 @@ def _would_show(size: float, row: Row, evidence: Row) -> bool:
     close = evidence.distance is not None and evidence.distance <= FADING * size
     if close and evidence.match is row.match and word_of(row.match.call.key) in MASKS:
         return row.match.call.direction == BACKWARD  # what differed was dropped
-    known = evidence.measured is not None or is_in_order(evidence)
-    return close and known and count(evidence.golden or evidence.target or {"shape": []}) > 1
+    return close and evidence.measured is not None and count(evidence.golden or evidence.target or {"shape": []}) > 1
 
 
 def _is_sharp(row: Row, evidence: Row) -> bool:

@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from msprobe.compare.calls import FORWARD, Match
 from msprobe.compare.flow.graph import Graph
 from msprobe.compare.flow.settle import FEW, is_evidence
-from msprobe.compare.measure.distance import count, value_key
+from msprobe.compare.measure.distance import count, epsilon, scale, value_key
 from msprobe.compare.measure.order import is_other_order, order_distance
 from msprobe.compare.rows import ERROR, WARNING, Group, Row, is_tensor
 
 _BAD = (WARNING, ERROR)
 SAME_RESULT = 1 / 50
 """How far apart, relative to their inputs, the results of two calls may be that are given something different."""
+SHOWN = 300.0
+"""How much larger than the rounding of a result the difference of an operand is, if the result would show it."""
 _WEAK = frozenset(["renamed", "position"])
 """How calls are matched that have different names and no equal values."""
 
@@ -63,6 +65,24 @@ def _agrees_elsewhere(row: Row, graph: Graph) -> bool:
         whole = value.source
         value = whole if whole is not None and value_key(whole.item) == value_key(value.item) else None
     return False
+
+
+def compensated_rows(groups: Sequence[Group]) -> set[int]:
+    """The operands of a call that differ, where its result agrees though it would show the difference of each: what one
+    lacks the other has (a sum in a different order)."""
+    found = set()
+    for match, rows in groups:
+        if match.how == "unmatched" or match.call.direction != FORWARD or match.call.kind != "api":
+            continue
+        tensors = [row for row in rows if is_tensor(row.target) and is_tensor(row.golden)]
+        bad = [row for row in tensors if row.is_input and row.judgement.verdict == ERROR and row.distance]
+        results = [row for row in tensors if not row.is_input]
+        if len(bad) < 2 or not results or not all(map(is_evidence, results)):
+            continue
+        rounding = max(scale(row.golden or {}) * max(row.distance or 0.0, epsilon(row.golden or {})) for row in results)
+        if all(scale(row.golden or {}) * (row.distance or 0.0) >= SHOWN * rounding for row in bad):
+            found.update(map(id, bad))
+    return found
 
 
 def has_nothing_in_common(match: Match, rows: Sequence[Row]) -> bool:

@@ -439,11 +439,10 @@ def is_evidence(row: Row) -> bool:
 
 def _is_small(row: Row) -> bool:
     """A difference that fades: in a sum with something large, in a mean, in the statistics of a softmax. Statistics
-    that agree later do not say that it was compensated; equal elements do, which `Order` shows."""
+    that agree later do not say that it was compensated; equal elements do."""
     away = row.distance
     small = row.judgement.verdict == ERROR and away is not None and 0.0 < away < at_least(row)
-    ordered = all((item or {}).get("Order") is not None for item in (row.target, row.golden))
-    return small and row.measured is None and not ordered and is_of_same_size(row)
+    return small and row.measured is None and is_of_same_size(row)
 
 
 def is_of_same_size(row: Row) -> bool:
