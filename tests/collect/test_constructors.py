@@ -75,7 +75,7 @@ def found() -> dict[str, Frame]:
 TEXTS = {
     "Module.inherited.Leaf": "self.inherited = Leaf(3)",
     "Module.plain.Leaf": "self.plain = Leaf(2)",
-    "Module.long.Leaf": "self.long = Leaf(size=4, )",
+    "Module.long.Leaf": "self.long = Leaf(size=4)",
     "Module.first.Leaf": "self.first, self.second = Leaf(5), Leaf(6)",
     "Module.second.Leaf": "self.first, self.second = Leaf(5), Leaf(6)",
     "Module.typed.Leaf": "self.typed: Leaf = Leaf(7)",
@@ -83,6 +83,7 @@ TEXTS = {
     "Module.layers.*.Leaf": "self.layers = Several([Leaf(8), Leaf(9)])",
     "Module.chosen.Other": "self.chosen = Other(11)",
     "Module.later.Leaf": "self.later = Leaf(15)",
+    "Module.maker.Other": "self.maker = make(16)",
 }
 
 

@@ -12,9 +12,9 @@ from msprobe.compare.calls import Match, forward_name
 from msprobe.compare.inputs import open_inputs
 from msprobe.compare.layout.dimensions import ranks_text
 from msprobe.compare.layout.report import joined_label
-from msprobe.compare.origin.source import made_frames
+from msprobe.compare.origin.source import frame_of, made_frames, model_frames
 from msprobe.compare.result import UnitResult
-from msprobe.compare.rows import Row
+from msprobe.compare.rows import ERROR, WARNING, Row
 from msprobe.compare.sources import Pair
 from msprobe.dump.errors import DumpError
 from msprobe.messages import Message
@@ -51,9 +51,14 @@ def of_comparison(comparison: Comparison) -> Material:
         if found is not None:
             answer.unit, match, answer.row = found
             unit = comparison.units[answer.unit]
-            answer.stacks = stacks_of(unit, match)
+            answer.about_row = bool(origin.slot) or origin.kind != "training"
+            loop = origin.kind == "training" and (origin.source or origin.golden_source)
+            lines = [frame_of(line) if line else [] for line in (origin.source, origin.golden_source)]
+            answer.stacks = (lines[0], lines[1]) if loop else stacks_of(unit, match)
             if origin.module and (origin.made or origin.golden_made):
                 answer.made = made_frames(unit.made, origin.module)
+            if origin.module and (origin.model or origin.golden_model):
+                answer.model = model_frames(unit.made, origin.module)
     counts = {key: summary[key] for key in ("rows", "pass", "warning", "error", "not_compared")}
     counts["not_compared_reasons"] = summary["not_compared_reasons"]
     return Material("comparison", comparison.target, comparison.golden, answer, comparison.units, summary=counts)
@@ -81,6 +86,7 @@ def _facts(origin: Origin) -> list[tuple[str, str]]:
         ("source", origin.source or origin.golden_source or ""),
         ("inside", origin.library or origin.golden_library or ""),
         ("made", origin.made or origin.golden_made or ""),
+        ("model_made", origin.model or origin.golden_model or ""),
         *(("evidence", one) for one in origin.evidence if one.id not in _SHOWN),
     ]
     if origin.spread.get("calls"):
@@ -91,10 +97,15 @@ def _facts(origin: Origin) -> list[tuple[str, str]]:
 
 
 def _locate(units: list[UnitResult], origin: Origin) -> Optional[tuple[int, Match, Optional[Row]]]:
-    """The unit, the call and the row that the origin names."""
+    """The unit, the call and the row that the origin names; of the training loop, the first row that differs if no
+    call of it does."""
     for number, unit in enumerate(units):
         if unit.step != origin.step or (unit.rank != origin.rank and not unit.ranks):
             continue
+        if origin.kind == "training" and not origin.slot:
+            shown = ((match, row) for match, rows in unit.groups for row in rows if row.verdict in (WARNING, ERROR))
+            match, row = next(shown, (None, None))
+            return None if match is None else (number, match, row)
         for match, rows in unit.groups:
             weight = "parameters." in origin.slot and any(row.name == origin.name for row in rows)
             if match.call.name == origin.name or weight:

@@ -13,7 +13,7 @@ from msprobe.compare.calls import BACKWARD, FORWARD
 from msprobe.compare.measure.distance import value_key
 from msprobe.compare.measure.order import is_reordered
 from msprobe.compare.origin.arguments import slot_text
-from msprobe.compare.origin.source import Lines, Made, library_lines, made_lines, user_lines
+from msprobe.compare.origin.source import Lines, Made, library_lines, made_lines, model_lines, user_lines
 from msprobe.compare.origin.trace import Trace, bad_rows, module_of
 from msprobe.compare.origin.wording import Candidate, next_step, sentence, spread, summary_of, with_amount
 from msprobe.compare.phases import Phase, Stacks
@@ -31,7 +31,8 @@ class Origin:
     the two runs (`file:line in function`), `library` and `golden_library` the innermost lines of installed code. They
     are None where a run does not make the call, and in a finding about the training loop that no call of it shows.
     `made` and `golden_made` are the lines that make the module, if what differs is a weight or buffer of it, or a call
-    by installed code. `next` says what to run next; `spread` counts the later calls that differ.
+    by installed code that does not come with its input; `model` and `golden_model` those of the scripts that make the
+    model, if installed code makes the module. `next` says what to run next; `spread` counts the later calls that differ.
 
     If the ranks of a run were compared as one: `ranks` are those with the fault, `dimension` is that of the mesh,
     `collective` is the exchange between ranks just before; the kind may also be missing all-reduce, reduced twice,
@@ -55,10 +56,16 @@ class Origin:
     golden_library: Optional[str] = None
     made: Optional[str] = None
     golden_made: Optional[str] = None
+    model: Optional[str] = None
+    golden_model: Optional[str] = None
     next: Optional[Message] = None
     ranks: tuple[int, ...] = ()
     dimension: str = ""
     collective: str = ""
+
+
+_HANDED = ("input", "wiring")
+"""Kinds of a value that a call receives: no setting of its module is wrong."""
 
 
 @dataclass(frozen=True)
@@ -119,11 +126,13 @@ def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
         ranks = ", ".join(str(other.rank) for other in elsewhere)
         through = elsewhere[0].candidate.match.call.name  # type: ignore[union-attr]
         evidence.append(Message("evidence.reached", ranks=ranks, call=through))
-    source, golden_source = _about(found, found.lines if any(found.lines) else user_lines(unit.stacks, match))
+    source, golden_source = found.lines if any(found.lines) else _about(found, user_lines(unit.stacks, match))
     library, golden_library = (None, None) if any(found.lines) else _about(found, library_lines(unit.stacks, match))
     made: Lines = (None, None)
-    if module is not None and (found.kind in ("weight", "buffer") or library or golden_library):
-        made = made_lines(unit.made, module)
+    model: Lines = (None, None)
+    by_module = found.kind in ("weight", "buffer") or ((library or golden_library) and found.kind not in _HANDED)
+    if module is not None and by_module:
+        made, model = made_lines(unit.made, module), model_lines(unit.made, module)
     said = _not_reduced(unit, others) or sentence(found, call, module, unit.step if later else None)
     return Origin(
         name=name,
@@ -142,11 +151,19 @@ def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
         golden_library=golden_library,
         made=made[0],
         golden_made=made[1],
-        next=next_step(found, later, module is not None and bool(library or golden_library)),
+        model=model[0],
+        golden_model=model[1],
+        next=next_step(
+            found, later, module is not None and bool(library or golden_library), _is_first(unit.trace, found)
+        ),
         ranks=found.ranks,
         dimension=found.dimension,
         collective=found.collective,
     )
+
+
+def _is_first(trace: Trace, found: Candidate) -> bool:
+    return not any(match.call.direction == FORWARD for match, _ in trace.groups[: found.index])
 
 
 def _difference(name: str, row: Row) -> Message:
