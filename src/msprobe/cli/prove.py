@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the share of each cause in the last number that the script prints after TEXT, in place of the loss; "
         "VALUE is that of the good run. The script then runs to its end",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON; the script prints to stderr")
     parser.add_argument("-o", "--output", metavar="DIR", help="keep the dumps and proof.json in this new directory")
     add_script(parser)
 

@@ -121,7 +121,7 @@ class Comparison:
             origin["evidence"] = list(self.origin.evidence)
             origin["next"] = self.origin.next or ""
             origin.update(beside(origin, "sentence", "evidence", "next"))
-            for key in ("ranks", "dimension", "collective"):
+            for key in ("ranks", "dimension", "collective", "callers", "golden_callers"):
                 if not origin[key]:
                     del origin[key]
         return {

@@ -27,7 +27,7 @@ _COLUMNS = (
     Column("difference", drop=6),
     Column("why", TEXT, drop=1),
 )
-_MANY_NOTES, _EVIDENCE, _THEN, _INSIDE, _SIDES, _NOTES, _COUNTS = range(1, 8)
+_MANY_NOTES, _EVIDENCE, _THEN, _INSIDE, _CALLERS, _SIDES, _NOTES, _COUNTS = range(1, 9)
 """The lines of the answer that may be left out on a small terminal, in this order."""
 
 _PLAIN = {
@@ -106,6 +106,7 @@ def _origin_lines(origin: Origin) -> Iterator[Line]:
         (0, "ranks", ", ".join(map(str, origin.ranks)) + _dimension(origin.dimension) if origin.ranks else ""),
         (0, "after", origin.collective),
         *_both(0, "used at" if origin.kind in _STATE else "source", origin.source, origin.golden_source),
+        *_callers(origin),
         *_both(_INSIDE, "inside", origin.library, origin.golden_library),
         *_both(_INSIDE, "made at", origin.made, origin.golden_made),
         *_both(_SIDES, "model", origin.model, origin.golden_model),
@@ -123,6 +124,15 @@ def _origin_lines(origin: Origin) -> Iterator[Line]:
 
 
 _STATE = ("weight", "parameter", "buffer")
+
+
+def _callers(origin: Origin) -> list[tuple[int, str, str]]:
+    """The lines that call the function of the source line, those of the golden run where it is called differently."""
+    lines = [f"at {line}" for line in origin.callers or origin.golden_callers]
+    if origin.is_called_differently:
+        sides = (("target", origin.callers), ("golden", origin.golden_callers))
+        lines = [f"{side}: at {line}" for side, known in sides for line in known]
+    return [(_CALLERS, "" if place else "called", line) for place, line in enumerate(lines)]
 
 
 def _both(order: int, label: str, target: Optional[str], golden: Optional[str]) -> list[tuple[int, str, str]]:

@@ -84,6 +84,8 @@ def _facts(origin: Origin) -> list[tuple[str, str]]:
         ("collective", origin.collective),
         ("where", Message("place", parts=[*where, _DIRECTIONS[origin.direction]])),
         ("source", origin.source or origin.golden_source or ""),
+        *(("called", line) for line in origin.callers or origin.golden_callers),
+        *(("called_golden", line) for line in origin.golden_callers if origin.is_called_differently),
         ("inside", origin.library or origin.golden_library or ""),
         ("made", origin.made or origin.golden_made or ""),
         ("model_made", origin.model or origin.golden_model or ""),

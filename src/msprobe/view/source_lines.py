@@ -82,9 +82,9 @@ def code_of(
     made: Sequence[Optional[Frame]] = (None, None),
     model: Sequence[Optional[Frame]] = (None, None),
 ) -> Optional[dict[str, Any]]:
-    """For each run, the user's line with the lines around it, the innermost line if a library has it, and the lines that
-    made the module and the model; None where a run does not make the call. The innermost line has the words of the argument of
-    `row`."""
+    """For each run, the user's line with the lines around it, the innermost line if a library has it, and the lines
+    that made the module and the model; None where a run does not make the call. The innermost line has the words of the
+    argument of `row`."""
     sides: dict[str, Any] = {}
     calls = (None, None) if row is None else (row.match.target, row.match.golden)
     slots = ("", "") if row is None else (row.slot, row.golden_slot)

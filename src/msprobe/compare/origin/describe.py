@@ -13,7 +13,15 @@ from msprobe.compare.calls import BACKWARD, FORWARD
 from msprobe.compare.measure.distance import value_key
 from msprobe.compare.measure.order import is_reordered
 from msprobe.compare.origin.arguments import slot_text
-from msprobe.compare.origin.source import Lines, Made, library_lines, made_lines, model_lines, user_lines
+from msprobe.compare.origin.source import (
+    Lines,
+    Made,
+    caller_lines,
+    library_lines,
+    made_lines,
+    model_lines,
+    user_lines,
+)
 from msprobe.compare.origin.trace import Trace, bad_rows, module_of
 from msprobe.compare.origin.wording import Candidate, next_step, sentence, spread, summary_of, with_amount
 from msprobe.compare.phases import Phase, Stacks
@@ -32,7 +40,9 @@ class Origin:
     are None where a run does not make the call, and in a finding about the training loop that no call of it shows.
     `made` and `golden_made` are the lines that make the module, if what differs is a weight or buffer of it, or a call
     by installed code that does not come with its input; `model` and `golden_model` those of the scripts that make the
-    model, if installed code makes the module. `next` says what to run next; `spread` counts the later calls that differ.
+    model, if installed code makes the module. `callers` and `golden_callers` are the lines of the user's code that call
+    the function with the line, innermost first. `next` says what to run next; `spread` counts the later calls that
+    differ.
 
     If the ranks of a run were compared as one: `ranks` are those with the fault, `dimension` is that of the mesh,
     `collective` is the exchange between ranks just before; the kind may also be missing all-reduce, reduced twice,
@@ -58,10 +68,20 @@ class Origin:
     golden_made: Optional[str] = None
     model: Optional[str] = None
     golden_model: Optional[str] = None
+    callers: tuple[str, ...] = ()
+    golden_callers: tuple[str, ...] = ()
     next: Optional[Message] = None
     ranks: tuple[int, ...] = ()
     dimension: str = ""
     collective: str = ""
+
+    @property
+    def is_called_differently(self) -> bool:
+        """Whether the function with the line is called in both runs, by lines with a different text."""
+        target, golden = (
+            [line.partition(" in ")[2] for line in lines] for lines in (self.callers, self.golden_callers)
+        )
+        return bool(target and golden) and target != golden
 
 
 _HANDED = ("input", "wiring")
@@ -127,12 +147,13 @@ def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
         through = elsewhere[0].candidate.match.call.name  # type: ignore[union-attr]
         evidence.append(Message("evidence.reached", ranks=ranks, call=through))
     source, golden_source = found.lines if any(found.lines) else _about(found, user_lines(unit.stacks, match))
-    library, golden_library = (None, None) if any(found.lines) else _about(found, library_lines(unit.stacks, match))
-    made: Lines = (None, None)
-    model: Lines = (None, None)
-    by_module = found.kind in ("weight", "buffer") or ((library or golden_library) and found.kind not in _HANDED)
-    if module is not None and by_module:
-        made, model = made_lines(unit.made, module), model_lines(unit.made, module)
+    is_part = any(found.lines) and found.kind != "training"
+    library, golden_library = (None, None) if is_part else _about(found, library_lines(unit.stacks, match))
+    by_library = module is not None and bool(library or golden_library)
+    made, model = _makers(unit, found, module, by_library)
+    callers, golden_callers = (
+        ((), ()) if found.kind == "training" else caller_lines(unit.stacks, match, (source, golden_source))
+    )
     said = _not_reduced(unit, others) or sentence(found, call, module, unit.step if later else None)
     return Origin(
         name=name,
@@ -153,13 +174,20 @@ def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
         golden_made=made[1],
         model=model[0],
         golden_model=model[1],
-        next=next_step(
-            found, later, module is not None and bool(library or golden_library), _is_first(unit.trace, found)
-        ),
+        callers=callers,
+        golden_callers=golden_callers,
+        next=next_step(found, later, by_library, _is_first(unit.trace, found)),
         ranks=found.ranks,
         dimension=found.dimension,
         collective=found.collective,
     )
+
+
+def _makers(unit: Unit, found: Candidate, module: Optional[str], by_library: bool) -> tuple[Lines, Lines]:
+    """The lines that make the module and the model, where a setting of the module may be wrong."""
+    if module is None or not (found.kind in ("weight", "buffer") or (by_library and found.kind not in _HANDED)):
+        return (None, None), (None, None)
+    return made_lines(unit.made, module), model_lines(unit.made, module)
 
 
 def _is_first(trace: Trace, found: Candidate) -> bool:

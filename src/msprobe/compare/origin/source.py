@@ -82,6 +82,30 @@ def user_lines(stacks: Stacks, match: Match) -> Lines:
     return _user_line(target), _user_line(golden)
 
 
+MOST_CALLERS = 3
+Callers = tuple[tuple[str, ...], tuple[str, ...]]
+"""The lines that call the function with the line, in the target and in the golden run, innermost first."""
+
+
+def caller_lines(stacks: Stacks, match: Match, lines: Lines) -> Callers:
+    """`train.py:79 in write: self.policy(position + 1)`: the user's lines that call the function in which the call is
+    made. `lines` are those that are shown of this function."""
+    target, golden = (_callers(frames, line) for frames, line in zip(_frames(stacks, match), lines))
+    return target, golden
+
+
+def _callers(frames: list[Frame], line: Optional[str]) -> tuple[str, ...]:
+    own = [frame for frame in frames if not is_library(frame.file)]
+    inside = [
+        line is not None and line.startswith(f"{one.file}:") and line.endswith(f" in {one.function}") for one in own
+    ]
+    around = own[inside.index(True) + 1 :] if True in inside else []
+    return tuple(
+        f"{one.file}:{one.line} in {one.function}" + (f": {one.text}" if one.text else "")
+        for one in around[:MOST_CALLERS]
+    )
+
+
 def library_lines(stacks: Stacks, match: Match) -> Lines:
     """`adam.py:345: param.mul_(1 - lr * weight_decay)`: the innermost frame, if it is in an installed package."""
     target, golden = _frames(stacks, match)
