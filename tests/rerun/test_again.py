@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "compare"))
+from written import call, tensor, write_dump
+
 from msprobe.cli import main
 
 from .plants import CLEAN, PLANTS
@@ -134,7 +137,9 @@ def test_ranks_of_torchrun(tmp_path: Path, what: str) -> None:
         (["-o", "full", "train.py"], "full exists and is not empty"),
         (["train.py"], "failed with exit code 3"),
         (["--against", "nothing", "train.py"], "nothing does not exist"),
-        (["quiet.py"], "recorded nothing"),
+        (["quiet.py"], "recorded nothing: it called no"),
+        (["--step", "7", "quiet.py"], "it ended before step 7, or called no"),
+        (["--against", "statistics", "train.py"], "statistics/step0/rank has no checksums"),
     ],
 )
 def test_bad_input_gets_one_sentence(
@@ -143,6 +148,7 @@ def test_bad_input_gets_one_sentence(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
+    write_dump(tmp_path / "statistics", {"Tensor.add.0.forward": call(tensor(1.0), output=tensor(2.0))})
     (tmp_path / "train.py").write_text("raise SystemExit(3)")
     (tmp_path / "quiet.py").write_text("import sys")
     assert main(["again", *words]) == 2

@@ -171,6 +171,15 @@ def test_nothing_to_prove_and_no_call_to_graft(place: Path) -> None:
     assert (done.returncode, "no call that could be grafted" in done.stderr) == (2, True), done.stderr
 
 
+@pytest.mark.slow
+def test_a_loss_of_nan_has_no_share(place: Path) -> None:
+    code, proof, errors = _prove(place, "nan", "-o", "nan")
+    assert (code, proof.get("verdict"), proof["target"]) == (0, "proved", "NaN"), (proof, errors)
+    assert [(one["name"], one["share"]) for one in proof["causes"]] == [("Torch.addcmul.0.forward", None)]
+    check_schema("prove", proof)
+    assert json.loads((place / "nan" / "proof.json").read_text()) == proof
+
+
 _COMPILED = """
 import sys
 import torch
