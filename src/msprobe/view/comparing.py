@@ -84,18 +84,21 @@ def _facts(origin: Origin) -> list[tuple[str, str]]:
         ("collective", origin.collective),
         ("where", Message("place", parts=[*where, _DIRECTIONS[origin.direction]])),
         ("source", origin.source or origin.golden_source or ""),
-        *(("called", line) for line in origin.callers or origin.golden_callers),
-        *(("called_golden", line) for line in origin.golden_callers if origin.is_called_differently),
         ("inside", origin.library or origin.golden_library or ""),
         ("made", origin.made or origin.golden_made or ""),
         ("model_made", origin.model or origin.golden_model or ""),
-        *(("evidence", one) for one in origin.evidence if one.id not in _SHOWN),
+        *(("evidence", one) for one in origin.evidence if one.id not in _SHOWN and not _is_said(origin, one)),
+        ("then", Message("spread", number=origin.spread["calls"]) if origin.spread.get("calls") else ""),
+        ("next", origin.next or ""),
+        *(("called", line) for line in origin.callers or origin.golden_callers),
+        *(("called_golden", line) for line in origin.golden_callers if origin.is_called_differently),
     ]
-    if origin.spread.get("calls"):
-        facts.append(("then", Message("spread", number=origin.spread["calls"])))
-    if origin.next:
-        facts.append(("next", origin.next))
     return [(key, text) for key, text in facts if text]
+
+
+def _is_said(origin: Origin, evidence: Message) -> bool:
+    """Whether the sentence says it: `eps is 0.001, not 1e-05`."""
+    return origin.kind == "argument" and evidence.id == "named"
 
 
 def _locate(units: list[UnitResult], origin: Origin) -> Optional[tuple[int, Match, Optional[Row]]]:

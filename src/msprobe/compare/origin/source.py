@@ -96,6 +96,8 @@ def caller_lines(stacks: Stacks, match: Match, lines: Lines) -> Callers:
 
 def _callers(frames: list[Frame], line: Optional[str]) -> tuple[str, ...]:
     own = [frame for frame in frames if not is_library(frame.file)]
+    top = next((place for place, one in enumerate(own) if one.function == "<module>"), len(own))
+    own = own[: top + 1]  # what starts the script, as bin/msprobe does, calls nothing of it
     inside = [
         line is not None and line.startswith(f"{one.file}:") and line.endswith(f" in {one.function}") for one in own
     ]

@@ -2,7 +2,7 @@
 
 import { argumentOf, codeOf } from "../code.js";
 import { byId, dot, el } from "../elements.js";
-import { counted, figure, title } from "../names.js";
+import { counted, figure, shortPath, title } from "../names.js";
 import { goTo } from "../navigate.js";
 import { inLanguage } from "../sentences.js";
 import { on, set, state } from "../state.js";
@@ -46,6 +46,8 @@ function countsOf(answer) {
   }));
 }
 
+const PLACES = ["called", "called_golden"]; // lines of code, which begin with a path
+
 // The name of the row, and the words of the script that give it: not if they are the value itself, which stands below.
 function slotOf({ slot, code, sides }) {
   const words = argumentOf(code);
@@ -63,7 +65,7 @@ function render() {
   const answer = state.answer, box = byId("answer");
   const heading = answer.golden ? `${title(answer.target)}  ${t("against")}  ${title(answer.golden)}` : title(answer.target);
   const shown = answer.facts.filter(([key]) => !answer.code || !["source", "inside", "made", "model_made"].includes(key));
-  const facts = el("dl", {}, ...shown.flatMap(([key, text]) => [el("dt", { text: t(key) }), el("dd", { class: "mono", text: title(key === "source" ? text : inLanguage(text)) })]));
+  const facts = el("dl", {}, ...shown.flatMap(([key, text]) => [el("dt", { text: t(key) }), el("dd", { class: "mono", text: title(key === "source" ? text : PLACES.includes(key) ? shortPath(text, answer.directory) : inLanguage(text)) })]));
   const bad = !["same", "clean", "not_compared", "proved"].includes(answer.verdict);
   const good = ["same", "clean", "proved"].includes(answer.verdict);
   const go = el("button", { id: "go", text: t("go") + " ↵", onclick: goToAnswer });
