@@ -35,7 +35,6 @@ class Answer:
     notes: list[str] = field(default_factory=list)
     unit: int = 0
     row: Optional[Row] = None
-    about_row: bool = True
     stacks: tuple[list[str], list[str]] = ([], [])
     ranks: list[int] = field(default_factory=list)
     """The ranks with the fault, if the ranks of a run were compared as one."""
@@ -43,6 +42,7 @@ class Answer:
     """The lines that make the module, if the answer is about it."""
     model: tuple[Optional[Frame], Optional[Frame]] = (None, None)
     """The lines of the scripts that make the model, if installed code makes the module."""
+    about_row: bool = True
 
 
 @dataclass
