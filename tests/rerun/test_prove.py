@@ -144,6 +144,11 @@ def test_the_share_of_a_number_that_the_script_prints_at_its_end(place: Path) ->
         (["--golden", "golden_tensor", "ends.py"], "recorded nothing"),
         (["--golden", "golden_tensor", "short.py"], "the target has no step 1"),
         (["--golden", "golden_tensor", "seeded.py"], "but the seeds differ: 1 and 0"),
+        (["--golden", "golden_tensor", "--most", "0", "train.py"], "--most is 0"),
+        (
+            ["--golden", "golden_tensor", "--target", "golden_tensor", "--call", "Torch.no.0.forward", "train.py"],
+            "Torch.no.0.forward is not a call that both runs make",
+        ),
         (["--golden", "golden_tensor", "--number", "score", "train.py"], "--number needs TEXT=VALUE"),
         (["--golden", "golden_tensor", "--number", "score=nan", "train.py"], "--number needs TEXT=VALUE"),
         (["--golden", "golden_tensor", "--number", "score=1", "train.py"], "printed no number after 'score'"),
