@@ -261,7 +261,7 @@ INLINE void NAME(add_blocks)(const lane_sums *s, floats unit, ints used, const f
     for (int k = 0; k < LANES; k++)
         if ((double)s->error[k] > t->worst_ratio * (double)s->energy[k]) {
             t->worst_ratio = (double)s->error[k] / (double)s->energy[k];
-            t->worst = place + k;
+            t->worst = t->base + place + k;
         }
 }
 
