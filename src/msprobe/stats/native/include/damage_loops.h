@@ -62,9 +62,10 @@ INLINE ints NAME(largest)(const float *x, ptrdiff_t n, ptrdiff_t stride, ints mo
         FMA(power_, -(step), FMA(power_, step, s_));                                                                   \
     })
 
-/* Usual blocks: everything is bulk, and unless `is_full` nothing is larger than the largest number. */
+/* Usual blocks: everything is bulk, and unless `is_full` nothing is larger than the largest number. With `top` it
+   becomes the largest magnitudes, times `inverse`. */
 INLINE void NAME(add_usual)(const float *x, ptrdiff_t n, ptrdiff_t stride, floats inverse, const format *f,
-                            lane_sums *sums, counts *c, const int is_full) {
+                            lane_sums *sums, counts *c, const int is_full, ints *top) {
     const ints lowest = INTS(f->lowest_bits), limit = INTS(f->largest_bits), one = INTS(1);
     const floats step = f->step - (floats){0};
     floats energy = {0}, error = {0};
@@ -73,6 +74,7 @@ INLINE void NAME(add_usual)(const float *x, ptrdiff_t n, ptrdiff_t stride, float
         const ints bits = (ints)(LOAD(x) * inverse) & INT32_MAX;
         const floats s = (floats)bits;
         ints size = (ints)ROUNDED(s, bits, lowest, step);
+        if (top) *top = LARGER(*top, bits);
         k.zero = COUNT(k.zero, size, one);
         k.tiny = COUNT(k.tiny, size, lowest);
         if (is_full) {
@@ -149,9 +151,9 @@ TARGET static void NAME(add_unusual)(const float *x, ptrdiff_t n, ptrdiff_t stri
 INLINE void NAME(add_kind)(const float *x, ptrdiff_t n, ptrdiff_t stride, int kind, floats inverse, const format *f,
                            lane_sums *sums, counts *c) {
     if (kind == USUAL)
-        NAME(add_usual)(x, n, stride, inverse, f, sums, c, 0);
+        NAME(add_usual)(x, n, stride, inverse, f, sums, c, 0, NULL);
     else if (kind == FULL)
-        NAME(add_usual)(x, n, stride, inverse, f, sums, c, 1);
+        NAME(add_usual)(x, n, stride, inverse, f, sums, c, 1, NULL);
     else
         NAME(add_unusual)(x, n, stride, &inverse, f, sums, c);
 }
@@ -384,6 +386,21 @@ INLINE void NAME(add_lanes)(lane_sums *s, wide_sums *w) {
     s->energy = s->error = s->bulk_energy = s->bulk_error = (floats){0};
 }
 
+/* Adds n vectors of a block that has an element outside of the bulk: most of its parts have none. */
+INLINE void NAME(add_part)(const float *x, ptrdiff_t n, floats inverse, const format *f, lane_sums *sums, counts *c) {
+    const lane_sums before = *sums;
+    const counts counted = *c;
+    const floats reach = f->bulk * inverse;
+    ints top = {0};
+    NAME(add_usual)(x, n, LANES, inverse, f, sums, c, 1, &top);
+    if (ANY(top >= (ints)reach)) {
+        *sums = before;
+        *c = counted;
+        NAME(add_unusual)(x, n, LANES, &inverse, f, sums, c);
+    }
+    c->elements += LANES * n;
+}
+
 /* One block: `wide` elements that follow each other in each of `high` rows. */
 TARGET static void NAME(measure_block)(const float *x, ptrdiff_t stride, ptrdiff_t high, ptrdiff_t wide,
                                        const format *f, ptrdiff_t place, block_sums *b, totals *t) {
@@ -403,13 +420,15 @@ TARGET static void NAME(measure_block)(const float *x, ptrdiff_t stride, ptrdiff
     for (int k = 0; k < LANES; k++) peak = most[k] > peak ? most[k] : peak;
     most = INTS(peak);
     NAME(find_scales)(most, f, &unit, &inverse, &used);
-    const int is_usual = f->scale == SCALE_NONE || peak <= f->bulk_bits; /* otherwise most of its parts may be */
+    const int is_whole = f->scale == SCALE_NONE || peak <= f->bulk_bits;
     for (ptrdiff_t row = 0; row < high; row++) {
         const float *from = x + row * stride;
         for (ptrdiff_t at = 0; at < whole; at += SHORT) {
             const ptrdiff_t n = at + SHORT < whole ? SHORT : whole - at;
-            const ints near = is_usual ? most : NAME(largest)(from + LANES * at, n, LANES, (ints){0});
-            NAME(add_vectors)(from + LANES * at, n, LANES, near, inverse, f, &sums, &b->counted);
+            if (is_whole)
+                NAME(add_vectors)(from + LANES * at, n, LANES, most, inverse, f, &sums, &b->counted);
+            else
+                NAME(add_part)(from + LANES * at, n, inverse, f, &sums, &b->counted);
             waiting += n;
             if (waiting >= SHORT) {
                 NAME(add_lanes)(&sums, &all);
