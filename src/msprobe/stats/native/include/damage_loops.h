@@ -311,11 +311,13 @@ TARGET static void NAME(measure_rows)(const float *x, ptrdiff_t rows, ptrdiff_t 
 
 /* Copies the magnitudes of `high` rows of `wide` columns, LANES columns after LANES, and finds the largest ones of each
    column. The place that is copied to stays in the cache; rows whose addresses differ by a power of two do not. */
-INLINE void NAME(pack)(const float *x, ptrdiff_t stride, ptrdiff_t high, ptrdiff_t wide, float *to, ints *most) {
+INLINE void NAME(pack)(const float *x, ptrdiff_t stride, ptrdiff_t high, ptrdiff_t wide, float *to, ints *most,
+                       const int fetches) {
     const ptrdiff_t whole = wide / LANES, rest = wide % LANES;
     for (ptrdiff_t row = 0; row < high; row++, x += stride, to += LANES) {
         for (ptrdiff_t k = 0; k < whole; k++) {
             const ints size = (ints)LOAD(x + LANES * k) & INT32_MAX;
+            if (fetches) __builtin_prefetch(x + LANES * k + stride * high, 0, 2); /* the same place further below */
             most[k] = LARGER(most[k], size);
             LOAD(to + LANES * high * k) = (floats)size;
         }
@@ -340,7 +342,7 @@ TARGET static void NAME(measure_high)(const float *x, ptrdiff_t high, ptrdiff_t 
     for (int again = 0; again < 2; again++) {
         for (ptrdiff_t row = 0; row < high; row += ROWS) {
             const ptrdiff_t part = row + ROWS < high ? ROWS : high - row;
-            NAME(pack)(x + row * columns, columns, part, wide, packed, most);
+            NAME(pack)(x + row * columns, columns, part, wide, packed, most, 1);
             for (ptrdiff_t k = 0; again && k < groups; k++)
                 NAME(add_vectors)(packed + LANES * part * k, part, LANES, most[k], inverse[k], f, &sums[k],
                                   &b->counted);
@@ -370,7 +372,7 @@ TARGET static void NAME(measure_columns)(const float *x, ptrdiff_t rows, ptrdiff
                 continue;
             }
             memset(most, 0, sizeof most);
-            NAME(pack)(from, columns, high, wide, packed, most);
+            NAME(pack)(from, columns, high, wide, packed, most, 0);
             for (ptrdiff_t k = 0; LANES * k < wide; k++)
                 NAME(measure_packed)(packed + LANES * high * k, high, most[k], f, place + LANES * k, b, t);
         }
@@ -465,7 +467,7 @@ TARGET static void NAME(measure_group)(const float *x, ptrdiff_t stride, ptrdiff
     lane_sums sums;
     if (is_packed) {
         ints columns[16] = {0};
-        NAME(pack)(x, stride, high, wide * number, packed, columns);
+        NAME(pack)(x, stride, high, wide * number, packed, columns, 1);
         for (ptrdiff_t k = 0; k < number; k++)
             for (ptrdiff_t i = 0; i < vectors; i++) each[k] = LARGER(each[k], columns[vectors * k + i]);
     }
