@@ -136,6 +136,7 @@ def test_ranks_of_torchrun(tmp_path: Path, what: str) -> None:
         (["missing.py"], "cannot read missing.py"),
         (["-o", "full", "train.py"], "full exists and is not empty"),
         (["train.py"], "failed with exit code 3"),
+        (["--step", "two", "train.py"], "--step two is no list of steps"),
         (["--against", "nothing", "train.py"], "nothing does not exist"),
         (["quiet.py"], "recorded nothing: it called no"),
         (["--step", "7", "quiet.py"], "it ended before step 7, or called no"),
