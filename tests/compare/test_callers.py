@@ -11,6 +11,8 @@ from flow_runs import run, seeded, square
 from torch import nn
 
 from msprobe.compare import compare
+from msprobe.compare.calls import Call, Match
+from msprobe.compare.origin.source import caller_lines
 from msprobe.report.comparison_terminal import answer
 
 
@@ -70,3 +72,15 @@ def test_callers_that_are_the_same_stand_once(tmp_path: Path) -> None:
     shown = lines(answer(found), "called")
     assert shown[0] == f"at {found.origin.callers[0]}"
     assert not any(line.startswith("golden: at ") for line in shown)
+
+
+def test_what_starts_the_script_is_no_caller() -> None:
+    stack = [
+        "File /home/you/train.py, line 9, in forward, \n return x * 2",
+        "File /home/you/train.py, line 20, in <module>, \n loss = model(x)",
+        "File /home/you/.venv/bin/msprobe, line 6, in <module>, \n sys.exit(main())",
+    ]
+    made = Call("Tensor.__mul__.0.forward", "api", "Tensor.__mul__", 0, "forward", None, 0, False, {})
+    stacks = ({made.name: stack}, {made.name: stack})
+    callers, _ = caller_lines(stacks, Match(made, made, "exact", 1.0), ("/home/you/train.py:9 in forward",) * 2)
+    assert callers == ("/home/you/train.py:20 in <module>: loss = model(x)",)
