@@ -242,7 +242,7 @@ class _Stages:
     ) -> None:
         said = [Message("note.run_wide", target=ours, golden=theirs) for ours, theirs in sorted(judge.run_wide)]
         said += [Message("note.damaged", name=name, why=why) for name, why in _damaged(groups)]
-        said += [one.sentence for one in training]
+        said += [one.sentence for one in training if one.kind != "total norm"]  # the gradients show it
         earlier = any(unit.candidate is not None for unit in self.units[:-1])  # since then, little can be seen
         self.settings.update(one.sentence for one in training if not one.note_only)
         differs = {match.call.key for match, rows in groups if any(row.verdict == ERROR for row in rows)}

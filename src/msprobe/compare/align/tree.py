@@ -275,8 +275,8 @@ class _Aligner:
         """The same API with a result of about the same norm: of several such calls, one run may make one more."""
         mark = self._mark(call, side)
         item = _first_output(call)
-        norm = number(item.get("Norm")) if isinstance(item, dict) else None
-        if mark is not None or norm is None or not norm or count(item) < _FEW:
+        norm = number(item.get("Norm")) if isinstance(item, dict) and count(item) >= _FEW else None
+        if mark is not None or not norm:
             return mark or (side, call.name)
         return self._key_of(call, side), _out(call), f"{norm:.2e}", self._gradient(call)
 

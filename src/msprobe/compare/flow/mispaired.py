@@ -70,7 +70,7 @@ def _agrees_elsewhere(row: Row, graph: Graph) -> bool:
 def compensated_rows(groups: Sequence[Group]) -> set[int]:
     """The operands of a call that differ, where its result agrees though it would show the difference of each: what one
     lacks the other has (a sum in a different order)."""
-    found = set()
+    found: set[int] = set()
     for match, rows in groups:
         if match.how == "unmatched" or match.call.direction != FORWARD or match.call.kind != "api":
             continue

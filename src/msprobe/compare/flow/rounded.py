@@ -76,9 +76,9 @@ def _gradients(groups: Sequence[Group], updates: Mapping[str, Sequence[Row]]) ->
             name = f"{module_path(match.call.key)}.{row.slot.partition('.')[2]}".strip(".")
             known.add(name)
             yield name, row
-    for name, rows in updates.items():
+    for name, update in updates.items():
         if name not in known:
-            yield from ((name, row) for row in rows if row.slot.endswith(".gradient"))
+            yield from ((name, row) for row in update if row.slot.endswith(".gradient"))
 
 
 def _by_memory(graph: Graph) -> dict[object, list[Value]]:
