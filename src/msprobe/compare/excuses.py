@@ -44,6 +44,10 @@ FADING = 1 / 300
 """How much better than a small difference later values must agree."""
 BLUNT = 0.5
 """The tolerance from which on a row does not show the effect of an argument."""
+NOISY = 0.1
+"""The tolerance from which on a row may hide a tensor that one run lacks."""
+FAINT = 0.01
+"""How far off such a row may be if it does not."""
 FINE = 3e-5
 """How far off a loss or a gradient may be that shows whether a small difference has an effect."""
 SMALL_CHANGE = 1e-3
@@ -413,6 +417,8 @@ def _would_show(size: float, row: Row, evidence: Row) -> bool:
     argument."""
     if evidence.tolerance >= BLUNT and row.difference.kind is Kind.ARGUMENT:
         return False
+    if row.difference.kind is Kind.NULL and not _shows_a_tensor(evidence):
+        return False
     if row.judgement.verdict == WARNING and size < math.inf:
         clearer = evidence.distance is not None and evidence.distance <= CLEARER * size
         return clearer and evidence.tolerance <= size
@@ -422,6 +428,12 @@ def _would_show(size: float, row: Row, evidence: Row) -> bool:
     if close and evidence.match is row.match and word_of(row.match.call.key) in MASKS:
         return row.match.call.direction == BACKWARD  # what differed was dropped
     return close and evidence.measured is not None and count(evidence.golden or evidence.target or {"shape": []}) > 1
+
+
+def _shows_a_tensor(evidence: Row) -> bool:
+    """Whether a row shows that a tensor which one run lacks (the weights of the classes) changes nothing: much noise
+    may hide it."""
+    return evidence.tolerance < NOISY or (evidence.distance or 0.0) <= FAINT
 
 
 def _is_sharp(row: Row, evidence: Row) -> bool:
@@ -526,6 +538,8 @@ def optional(case: Case) -> Optional[Excuse]:
     if not all(is_evidence(one) or not is_tensor(one.golden) for one in results):
         return None
     results = [one for one in results if is_evidence(one)]
+    if not all(map(_shows_a_tensor, results)):
+        return None
     for side in case.facts.sides:
         value = side.graph.of_row.get(id(row))
         if not row.is_input and value is not None and value.uses:
