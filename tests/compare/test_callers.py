@@ -19,18 +19,18 @@ class Body(nn.Module):
         super().__init__()
         self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 4)
 
-    def mix(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    def mix(self, x: torch.Tensor, scale: float) -> torch.Tensor:
         return self.second(torch.tanh(self.first(x) * scale))
 
 
 class Right(Body):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.mix(x, torch.tensor(2.0))
+        return self.mix(x, 2.0)
 
 
 class Wrong(Body):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.mix(x, torch.tensor(2.5))
+        return self.mix(x, 2.5)
 
 
 def lines(found: list[str], label: str) -> list[str]:
@@ -46,10 +46,10 @@ def test_the_answer_has_the_lines_that_call_the_function_innermost_first(tmp_pat
     assert found.origin is not None
     assert str(found.origin.source).endswith(" in mix")
     inner, loss = found.origin.callers[:2]
-    assert inner.endswith(" in forward: return self.mix(x, torch.tensor(2.5))")
+    assert inner.endswith(" in forward: return self.mix(x, 2.5)")
     assert loss.endswith(" in square: return model(x).square().mean()")
     assert len(found.origin.callers) == 3
-    assert found.origin.golden_callers[0].endswith(" in forward: return self.mix(x, torch.tensor(2.0))")
+    assert found.origin.golden_callers[0].endswith(" in forward: return self.mix(x, 2.0)")
     assert found.origin.is_called_differently
     shown = lines(answer(found), "called")
     assert shown[0] == f"target: at {inner}"

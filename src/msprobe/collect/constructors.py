@@ -74,6 +74,16 @@ def _place_of(path: str, made: type, classes: Mapping[str, type]) -> Optional[_P
     return known[name, made.__name__]
 
 
+def tensor_line(around: type, name: str) -> Optional[_Place]:
+    """The line of a class that makes a tensor of its objects: its file, number, function and text."""
+    known = _known.setdefault(around, {})
+    if (name, "") not in known:
+        lines = [place for kind in around.__mro__ for place in _assignments(kind, name)]
+        lines = [place for place in lines if not re.search(r"=\s*None\b", place[3])]  # there is no tensor yet
+        known[name, ""] = lines[0] if len(lines) == 1 else None
+    return known[name, ""]
+
+
 def _search(around: type, name: str, made: str) -> Optional[_Place]:
     for kind in around.__mro__:
         found = list(_assignments(kind, name))
@@ -87,7 +97,7 @@ def _search(around: type, name: str, made: str) -> Optional[_Place]:
 def _assignments(kind: type, name: str) -> Iterator[_Place]:
     wanted = re.compile(
         rf"\s*(self\.\w+\s*[,=]\s*)*self\.{re.escape(name)}\s*([,=]\s*self\.\w+\s*)*(:[^=]+)?=(?!=)"
-        rf"|\s*self\.(add_module|register_module|insert_child_to_cell)\(\s*['\"]{re.escape(name)}['\"]"
+        rf"|\s*self\.(add_module|register_module|register_buffer|insert_child_to_cell)\(\s*['\"]{re.escape(name)}['\"]"
     )
     for member in vars(kind).values():
         function = inspect.unwrap(member) if isinstance(member, FunctionType) else None

@@ -132,8 +132,9 @@ def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
         evidence.append(Message("evidence.reached", ranks=ranks, call=through))
     source, golden_source = _about(found, found.lines if any(found.lines) else user_lines(unit.stacks, match))
     library, golden_library = (None, None) if any(found.lines) else _about(found, library_lines(unit.stacks, match))
-    made: Lines = (None, None)
-    if module is not None and (found.kind in ("weight", "buffer") or library or golden_library):
+    made = found.made
+    held = found.said is not None and found.said.id == "made.held"  # the module only takes a tensor of a different one
+    if not held and module is not None and (found.kind in ("weight", "buffer") or library or golden_library):
         made = made_lines(unit.made, module)
     callers, golden_callers = (
         ((), ()) if found.kind == "training" else caller_lines(unit.stacks, match, (source, golden_source))

@@ -74,7 +74,9 @@ def _callers(frames: list[Frame], line: Optional[str]) -> tuple[str, ...]:
     inside = [
         line is not None and line.startswith(f"{one.file}:") and line.endswith(f" in {one.function}") for one in own
     ]
-    around = own[inside.index(True) + 1 :] if True in inside else []
+    around = own[inside.index(True) + 1 :] if True in inside and not str(line).endswith(" in <module>") else []
+    script = next((place for place, one in enumerate(around) if one.function == "<module>"), len(around))
+    around = around[: script + 1]  # what runs the script is not part of it
     return tuple(
         f"{one.file}:{one.line} in {one.function}" + (f": {one.text}" if one.text else "")
         for one in around[:MOST_CALLERS]

@@ -38,8 +38,9 @@ PARALLEL_KINDS = (
 class Candidate:
     """A suspect of one unit; `index` is its place there, `received` that it came from another rank, `said` a finished
     sentence, `other` the call of the other run in its place. If the ranks of a run are compared as one: the `ranks`
-    with the fault, the `dimension` of the mesh, the `collective` before it. `lines` are those of a part of the code;
-    `then` says what else the runs compute in different ways before the difference shows."""
+    with the fault, the `dimension` of the mesh, the `collective` before it. `lines` are those of a part of the code,
+    `made` those that make a tensor of the model; `then` says what else the runs compute in different ways
+    before the difference shows."""
 
     kind: str
     index: int
@@ -57,6 +58,7 @@ class Candidate:
     collective: str = ""
     lines: Lines = (None, None)
     then: Optional[Message] = None
+    made: Lines = (None, None)
 
 
 def argument_text(call: Call, row: Optional[Row]) -> Message:
@@ -227,7 +229,8 @@ def next_step(found: Candidate, later: bool = False, by_library: bool = False) -
     if found.kind == "call" and found.inputs == UNORDERED:
         return Message("next.order")
     if found.kind in ("input", "wiring"):
-        return Message("next.before")
+        ways = found.said is not None and found.said.id in ("made.differs", "made.order")
+        return Message("next.line" if ways else "next.before")
     if saved:
         return Message("next.run_ut")
     return Message("next.collect")
