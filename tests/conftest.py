@@ -5,16 +5,21 @@ from __future__ import annotations
 import gc
 import json
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+gc.disable()  # until everything is collected and imported: none of that is garbage
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 from framework_versions import missing  # noqa: E402 beside this file
 from json_schemas import check_messages, check_schema  # noqa: E402
+
+# Every process that a test starts reads children/sitecustomize.py.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(HERE / "children"), os.environ.get("PYTHONPATH"))))
 
 # Unit tests: quick, and they start no training process.
 UNITS = (
@@ -85,6 +90,7 @@ def pytest_collection_finish() -> None:
     """Collecting has imported every framework: the garbage collector need not look at these 700,000 objects again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -41,6 +42,7 @@ class Case:
     target: str
     golden: str
     task: str
+    lines: tuple[str, ...]
 
 
 def blocks(text: str) -> list[Block]:
@@ -82,6 +84,18 @@ def edit(source: str, edits: list[tuple[str, str]], label: str) -> str:
     return source
 
 
+def lines_of(before: str, after: str) -> tuple[str, ...]:
+    """The lines of `after` that an edit changed, with their numbers, and those of `before` that it removed."""
+    old, new = before.splitlines(), after.splitlines()
+    found = []
+    for word, start, end, new_start, new_end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if word == "delete":
+            found += [f"missing after {new_start}: {line.strip()}" for line in old[start:end]]
+        elif word != "equal":
+            found += [f"{number + 1}: {new[number].strip()}" for number in range(new_start, new_end)]
+    return tuple(found)
+
+
 def cases_of(program: str, folder: Path = HERE) -> list[Case]:
     source = (folder / "programs" / f"{program}.py").read_text()
     all_blocks = blocks((folder / "edits" / f"{program}.txt").read_text())
@@ -101,16 +115,22 @@ def cases_of(program: str, folder: Path = HERE) -> list[Case]:
                 text = with_needed(text, other, label)
             return edit(text, rewrites[name].edits, f"{label}, {name}")
 
+        before = with_rewrites(block.names("with"))
+        target = edit(before, block.edits, label)
+        golden = block.names("golden")
+        fault = block.word == "fault"
+        beside = [name for name in block.names("with") if not fault or name not in golden]
         result.append(
             Case(
                 name=label,
                 program=program,
-                fault=block.word == "fault",
+                fault=fault,
                 settings=block.settings,
-                beside=tuple(block.names("with")),
-                target=edit(with_rewrites(block.names("with")), block.edits, label),
-                golden=with_rewrites(block.names("golden")),
+                beside=(*beside, *(f"golden: {name}" for name in golden if name not in block.names("with"))),
+                target=target,
+                golden=with_rewrites(golden),
                 task="tensor" if number % 3 == 1 else "statistics",
+                lines=lines_of(before, target),
             )
         )
     return result

@@ -5,7 +5,7 @@ that has imported the frameworks; golden runs with the same text are shared.
     python -m benchmarks.unseen8.run --collect --dumps DIR     makes the dumps
     python -m benchmarks.unseen8.run --compare --dumps DIR     compares each pair once: results.json
 
-`--set unseen9` and `--set unseen10` do so for the ninth and the tenth set; without it, it is the eighth.
+`--set unseen9`, `--set unseen10` and `--set unseen11` do so for the later sets; without it, it is the eighth.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any, Callable
 
 from benchmarks.unseen8.cases import HERE, Case, all_cases
 
+SETS = ("unseen8", "unseen9", "unseen10", "unseen11")
 EFFECT_LIMIT = 1e-4
 LIMITS = {"float64": 1e-6, "float32": 1e-5, "float16": 1e-3, "bfloat16": 1e-2}
 
@@ -238,6 +239,7 @@ def write_answers(cases: list[Case], data: Path) -> None:
             "program": case.program,
             "fault": case.fault,
             **{key: case.settings[key] for key in ("kind", "place", "cause") if key in case.settings},
+            **({"lines": list(case.lines)} if case.fault else {}),
             **({"beside": list(case.beside)} if case.fault and case.beside else {}),
             **({"rewrites": [*case.beside]} if not case.fault and case.beside else {}),
             "task": case.task,
@@ -257,7 +259,7 @@ def main() -> None:
     for name in ("verify", "answers", "collect", "compare"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--dumps", type=Path, default=Path("unseen_dumps"))
-    parser.add_argument("--set", default="unseen8", choices=("unseen8", "unseen9", "unseen10"), help="the set of cases")
+    parser.add_argument("--set", default="unseen8", choices=SETS, help="the set of cases")
     parser.add_argument("--only", default="", help="cases of these programs, separated by commas")
     options = parser.parse_args()
     data = HERE.parent / options.set

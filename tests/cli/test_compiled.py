@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from json_schemas import check_messages, check_schema
 from msprobe.cli import main
 
 
@@ -42,3 +44,30 @@ def test_a_script_that_fails_keeps_its_exit_code(tmp_path: Path, code: int) -> N
     script.write_text(f"raise SystemExit({code})\n")
     command = [sys.executable, "-m", "msprobe", "compiled", str(script)]
     assert subprocess.run(command, capture_output=True, check=False).returncode == code
+
+
+_WRONG = """
+import torch
+
+def doubles(graph, inputs):
+    return lambda *values: tuple(value.double() for value in graph(*values))
+
+print("from the script")
+torch.compile(torch.nn.Linear(4, 4), backend=doubles)(torch.randn(2, 4))
+torch.compile(torch.nn.Linear(4, 4), backend="eager")(torch.randn(2, 4))
+"""
+
+
+def test_json_has_each_region_and_nothing_of_the_script(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(_WRONG)
+    command = [sys.executable, "-m", "msprobe", "compiled", "--json", "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    answer = json.loads(done.stdout)
+    check_schema("compiled", answer)
+    check_messages("compiled", answer)
+    assert (done.returncode, answer["ok"], answer["checked"]) == (1, False, True)
+    wrong, right = answer["regions"]
+    assert (wrong["verdict"], right["verdict"]) == ("wrong", "right")
+    assert wrong["values"][0]["message"]["id"] == "compiled.other_form"
+    assert wrong["values"][0]["compiled_error"] == "Infinity"
+    assert "from the script" in done.stderr

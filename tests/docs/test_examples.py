@@ -28,6 +28,7 @@ TRANSLATED = {
     "docs/zh/guide.md": "docs/guide.md",
     "docs/zh/again.md": "docs/again.md",
     "docs/zh/prove.md": "docs/prove.md",
+    "docs/zh/precision.md": "docs/precision.md",
 }
 HOME = "/home/you"
 RUN = {"python": [sys.executable, "-"], "sh": ["bash", "-e"]}

@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "compare"))
+from written import call, tensor, write_dump
+
 from msprobe.cli import main
 
 from .plants import CLEAN, PLANTS
@@ -22,8 +25,7 @@ def _again(directory: Path, script: str, *options: str) -> tuple[int, dict[str, 
     (directory / "train.py").write_text(script)
     command = [sys.executable, "-m", "msprobe", "again", "--json", *options, "train.py"]
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
-    lines = done.stdout.splitlines()
-    return done.returncode, json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}, done.stderr
+    return done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr
 
 
 def _marks(names: Any) -> list[Any]:
@@ -135,7 +137,9 @@ def test_ranks_of_torchrun(tmp_path: Path, what: str) -> None:
         (["-o", "full", "train.py"], "full exists and is not empty"),
         (["train.py"], "failed with exit code 3"),
         (["--against", "nothing", "train.py"], "nothing does not exist"),
-        (["quiet.py"], "recorded nothing"),
+        (["quiet.py"], "recorded nothing: it called no"),
+        (["--step", "7", "quiet.py"], "it ended before step 7, or called no"),
+        (["--against", "statistics", "train.py"], "statistics/step0/rank has no checksums"),
     ],
 )
 def test_bad_input_gets_one_sentence(
@@ -144,6 +148,7 @@ def test_bad_input_gets_one_sentence(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
+    write_dump(tmp_path / "statistics", {"Tensor.add.0.forward": call(tensor(1.0), output=tensor(2.0))})
     (tmp_path / "train.py").write_text("raise SystemExit(3)")
     (tmp_path / "quiet.py").write_text("import sys")
     assert main(["again", *words]) == 2

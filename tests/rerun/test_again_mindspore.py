@@ -21,8 +21,7 @@ def _again(directory: Path, script: str, *words: str) -> tuple[int, dict[str, An
     (directory / "train.py").write_text(script)
     command = [sys.executable, "-m", "msprobe", "again", "--json", *(words or ("train.py",))]
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
-    lines = done.stdout.splitlines()
-    return done.returncode, json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}, done.stderr
+    return done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr
 
 
 def _marks(names: Any) -> list[Any]:

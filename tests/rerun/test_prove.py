@@ -45,10 +45,9 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _make_place(tmp_path_factory, "image", "tensor")
 
 
-def _prove(place: Path, fault: str, *options: str) -> tuple[int, dict[str, Any], str]:
-    done = _run(place, "prove", "--json", "--golden", "golden_tensor", *options, "train.py", fault)
-    lines = done.stdout.splitlines()
-    return done.returncode, json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}, done.stderr
+def _prove(place: Path, fault: str, *options: str, script: str = "train.py") -> tuple[int, dict[str, Any], str]:
+    done = _run(place, "prove", "--json", "--golden", "golden_tensor", *options, script, fault)
+    return done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr
 
 
 @pytest.mark.parametrize("fault", [pytest.param(one, marks=() if one in QUICK else pytest.mark.slow) for one in FAULTS])
@@ -129,6 +128,8 @@ def test_the_share_of_a_number_that_the_script_prints_at_its_end(place: Path) ->
     assert (proof["number"], proof["step"], proof["golden"], proof["after"]) == ("score", None, golden, [golden])
     assert proof["target"] != golden
     assert done.stdout.count("score: ") == 4  # the output of both runs passes through
+    code, proof, errors = _prove(place, "eps", "--number", f"score={golden!r}", script="score.py")
+    assert (code, proof["golden"], errors.count("score: ")) == (0, golden, 4)  # not into the JSON
 
 
 @pytest.mark.parametrize(
@@ -168,6 +169,15 @@ def test_nothing_to_prove_and_no_call_to_graft(place: Path) -> None:
     assert "there is nothing to prove" in done.stderr
     done = _run(place, "prove", "--golden", "golden_tensor", "train.py", "lr")
     assert (done.returncode, "no call that could be grafted" in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.slow
+def test_a_loss_of_nan_has_no_share(place: Path) -> None:
+    code, proof, errors = _prove(place, "nan", "-o", "nan")
+    assert (code, proof.get("verdict"), proof["target"]) == (0, "proved", "NaN"), (proof, errors)
+    assert [(one["name"], one["share"]) for one in proof["causes"]] == [("Torch.addcmul.0.forward", None)]
+    check_schema("prove", proof)
+    assert json.loads((place / "nan" / "proof.json").read_text()) == proof
 
 
 _COMPILED = """

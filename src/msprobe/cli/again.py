@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--level", default="mix", choices=("L0", "L1", "mix"), help="default mix: modules and APIs")
     parser.add_argument("--against", metavar="DIR", help="compare with this dump, with checksums; run the script once")
     parser.add_argument("--fix", action="store_true", help="run the script with the remedy, twice: does it help?")
-    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON; the script prints to stderr")
     parser.add_argument("-o", "--output", metavar="DIR", help="keep the dumps in this new directory")
     add_script(parser)
 
@@ -90,7 +90,7 @@ def _script_of(args: argparse.Namespace) -> Script:
     words = args.script[args.script[:1] == ["--"] :] if args.module is None else args.module
     if not words:
         raise DumpError("give a SCRIPT, or -m MODULE, after the options of msprobe")
-    script = Script(tuple(words), args.module is not None)
+    script = Script(tuple(words), args.module is not None, quiet=args.json)
     script.check()
     return script
 

@@ -7,8 +7,10 @@ the script gives it; `msprobe.pytorch.compiled.check` does the work.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +27,14 @@ exit code: 0 nothing is wrong, 1 a compiled region is wrong, 2 failed or no regi
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "msprobe compiled [-o DIR] SCRIPT ...\n       msprobe compiled [-o DIR] -m MODULE ..."
+    parser.usage = (
+        "msprobe compiled [-o DIR] [--json] SCRIPT ...\n       msprobe compiled [-o DIR] [--json] -m MODULE ..."
+    )
     parser.epilog = EPILOG
     parser.add_argument(
         "-o", "--output", metavar="DIR", default="./compiled_check", help="for reproducers; default ./compiled_check"
     )
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON; the script prints to stderr")
     add_script(parser)
 
 
@@ -45,25 +50,41 @@ def run(args: argparse.Namespace) -> int:
     except ScriptError as error:
         return _refuse(str(error))
     check_outputs((), Path(args.output))
-    imports = _CheckImports(Path(args.output))
+    imports = _CheckImports(Path(args.output), args.json)
     imports.watch()
     code = 0
+    with _printing_to_stderr() if args.json else nullcontext():
+        try:
+            run_as_main(start)
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+            if isinstance(end.code, str):
+                print(end.code, file=sys.stderr)
+        imports.end()
+    return code or imports.conclude()
+
+
+@contextmanager
+def _printing_to_stderr() -> Iterator[None]:
+    """What the script prints goes to standard error, also that of its C code and of processes that it starts."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
     try:
-        run_as_main(start)
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        if isinstance(end.code, str):
-            print(end.code, file=sys.stderr)
-    found = imports.conclude()
-    return code or found
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 class _CheckImports(ScriptImports):
     """Installs the check after the script has imported torch."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, as_json: bool) -> None:
         super().__init__()
         self._directory = directory
+        self._as_json = as_json
         self._session: Any = None
 
     def _after_torch_import(self) -> None:
@@ -72,14 +93,24 @@ class _CheckImports(ScriptImports):
         self._session = CheckSession(self._directory)
         self._session.install()
 
+    def end(self) -> None:
+        """Runs the checks that still wait for a backward pass."""
+        if self._session is not None:
+            self._session.remove()
+
     def conclude(self) -> int:
+        from msprobe.report.json_output import print_json
+
         if self._session is None:
             return 2 if self.refused else _refuse("the script never imported torch")
-        self._session.remove()
-        print(self._session.answer)
-        if not self._session.answer.checked:
+        answer = self._session.answer
+        if self._as_json:
+            print_json("compiled", answer.summary())
+        else:
+            print(answer)
+        if not answer.checked:
             return 2
-        return 0 if self._session.answer.ok else 1
+        return 0 if answer.ok else 1
 
 
 def _refuse(message: str) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the share of each cause in the last number that the script prints after TEXT, in place of the loss; "
         "VALUE is that of the good run. The script then runs to its end",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON; the script prints to stderr")
     parser.add_argument("-o", "--output", metavar="DIR", help="keep the dumps and proof.json in this new directory")
     add_script(parser)
 
@@ -50,6 +49,7 @@ def split_words(words: Sequence[str]) -> Sequence[str]:
 
 
 def run(args: argparse.Namespace) -> int:
+    from msprobe.report.json_output import json_text
     from msprobe.report.terminal import announce
     from msprobe.rerun.printed import parse_number
     from msprobe.rerun.prove import PROVED, Request, prove
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         request = Request(script, Path(args.golden), directory, target, tensors, args.call, args.most, number)
         proof = prove(request, announce)
         if args.output:
-            text = json.dumps({"schema": "msprobe/prove/1", **proof.summary()}, indent=1)
+            text = json_text("prove", proof.summary(), indent=1)
             (directory / "proof.json").write_text(text, encoding="utf-8")
             (directory / "proof.json").chmod(0o640)
         return proof, proof.verdict == PROVED

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--golden", metavar="RECORD", help="the same call in the dump of the good run")
     parser.add_argument("--times", type=int, default=16, metavar="N", help="how often to run it; default 16")
     parser.add_argument("--device", default="cpu", metavar="DEVICE", help="cpu, cuda, npu, …; default cpu")
-    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON; the script prints to stderr")
     parser.add_argument(
         "--run",
         nargs=argparse.REMAINDER,
@@ -88,7 +88,7 @@ def _repeat(args: argparse.Namespace, rank: RankDump, name: str, golden: Optiona
         raise DumpError(f"{name} is no module: it runs from its saved tensors, without --run")
     if args.device != "cpu":
         raise DumpError("--device has no effect with --run: the module runs where the script puts it")
-    script = Script(tuple(args.run))
+    script = Script(tuple(args.run), quiet=args.json)
     script.check()
     with tempfile.TemporaryDirectory(prefix="msprobe_replay_") as directory:
         return repeat_module(script, rank, name, args.times, Path(directory), golden)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Optional
+from typing import IO, Optional, TextIO
 
 from msprobe.config.directions import Directions
 from msprobe.dump.errors import DumpError
@@ -16,14 +16,17 @@ from msprobe.system.processes import python_command
 
 _CHILD = "msprobe.cli.directed_run"
 _LAUNCHERS = ("torchrun", "msrun")
+_STDERR = 2
 
 
 @dataclass(frozen=True)
 class Script:
-    """A script and its arguments; with `module`, a module as of `python -m`. It may begin with torchrun or msrun."""
+    """A script and its arguments; with `module`, a module as of `python -m`. It may begin with torchrun or msrun.
+    `quiet` sends its output to standard error: standard output is for JSON."""
 
     words: tuple[str, ...]
     module: bool = False
+    quiet: bool = False
 
     def __str__(self) -> str:
         return " ".join(("-m", *self.words) if self.module else self.words)
@@ -90,11 +93,11 @@ def run_script(
     directions.write(file)
     sys.stdout.flush()
     path = os.pathsep.join((str(Path(sys.executable).parent), environment.get("PATH", "")))  # msrun runs `python`
-    pipe = None if kept is None else subprocess.PIPE
-    process = subprocess.Popen(script.command(file), env={**environment, "PATH": path}, stdout=pipe)
+    stdout = subprocess.PIPE if kept is not None else _STDERR if script.quiet else None
+    process = subprocess.Popen(script.command(file), env={**environment, "PATH": path}, stdout=stdout)
     try:
         if kept is not None and process.stdout is not None:
-            _copy(process.stdout, kept)
+            _copy(process.stdout, kept, sys.stderr if script.quiet else None)
         return process.wait()
     except KeyboardInterrupt:
         process.terminate()
@@ -102,10 +105,10 @@ def run_script(
         raise
 
 
-def _copy(output: IO[bytes], kept: Path) -> None:
+def _copy(output: IO[bytes], kept: Path, shown: Optional[TextIO]) -> None:
     """Passes the output on, line by line, and keeps it in a file."""
     with kept.open("wb") as file:
         kept.chmod(0o640)
         for line in output:
             file.write(line)
-            print(line.decode(errors="replace"), end="", flush=True)
+            print(line.decode(errors="replace"), end="", flush=True, file=shown)

@@ -110,6 +110,7 @@ class Proof:
         }  # fmt: skip
 
 
+@at_rest()
 def prove(request: Request, say: Callable[[str], None]) -> Proof:
     """Raises DumpError with one sentence if there is nothing to prove or nothing to graft."""
     if request.number is not None and request.target is not None:
@@ -174,7 +175,6 @@ def _differing(found: Comparison) -> int:
     return int(summary["warning"]) + int(summary["error"])
 
 
-@at_rest()
 def _compare(target: Path, golden: Path, steps: Sequence[int]) -> Comparison:
     return compare(target, golden, steps=list(steps) or None)
 
@@ -311,16 +311,16 @@ class _Runs:
             raise DumpError(f"the graft never ran: the script did not call {title} where msprobe sees it")
         return dump, (done, changed)
 
-    @at_rest()
     def _accept(self, dump: Path, grafts: Sequence[Graft]) -> None:
         """Writes the golden run's plain arguments into the records of grafted calls, and its records of the calls
         inside grafted modules: the run no longer depends on them, so they are no difference of this run."""
         for rank in open_dump(dump).ranks:
-            source = self._golden.get((rank.step, rank.rank))
-            names = [one.name for one in grafts if (one.step, one.rank) == (rank.step, rank.rank)]
-            if source is None or not names:
+            place = (rank.step, rank.rank)
+            names = [one.name for one in grafts if (one.step, one.rank) == place]
+            if place not in self._golden or not names:
                 continue
             content = json.loads((rank.path / layout.DUMP).read_bytes())
+            source = self._tensors[place]  # what a graft has is from there, and it is the smaller dump
             for name in names:
                 record, golden = content["data"].get(name), source.records.get(self._names.get(name, name))
                 for key in (INPUT_ARGS, INPUT_KWARGS):
@@ -332,8 +332,9 @@ class _Runs:
                 if one.name in names and one.what == "output" and is_module(one.name)
             }
             if modules:
-                content["data"] = _with_golden_inside(content["data"], rank, source, modules)
-                _add_places(rank.path, source)
+                whole = self._golden[place]
+                content["data"] = _with_golden_inside(content["data"], rank, whole, modules)
+                _add_places(rank.path, whole)
             layout.write_file(rank.path / layout.DUMP, [json.dumps(content).encode()])
 
     def plan(self, found: Comparison, name: str, origin: Origin, of_line: bool = False) -> Iterator[Graft]:

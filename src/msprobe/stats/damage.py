@@ -131,11 +131,12 @@ def measure_formats(
         matrix = np.where(np.isfinite(matrix), matrix, np.float32(0))
         found = Extent(*extent(matrix)) if native else None
     wide = None if found else matrix.astype(np.float64)
+    reach = _reach(matrix)
     return {
         form.name: [
-            _measure(matrix.astype(np.float64) if wide is None else wide, form, weight, missing, one)
+            _measure(matrix.astype(np.float64) if wide is None else wide, form, weight, missing, reach, one)
             if found is None or _is_too_small(found.largest, form)
-            else _measure_native(matrix, form, weight, missing, one, found)
+            else _measure_native(matrix, form, weight, missing, reach, one, found)
             for one in orientations(form, weight)
         ]
         for form in forms
@@ -183,7 +184,9 @@ class Extent(NamedTuple):
     fourth: float
 
 
-def _measure_native(matrix: Array, form: Format, weight: bool, missing: int, orientation: str, size: Extent) -> Damage:
+def _measure_native(
+    matrix: Array, form: Format, weight: bool, missing: int, reach: float, orientation: str, size: Extent
+) -> Damage:
     element, peak = form.element, size.largest
     along = orientation == ROWS
     rows, columns = block_of(matrix.shape if along else matrix.shape[::-1], form, weight)
@@ -191,7 +194,7 @@ def _measure_native(matrix: Array, form: Format, weight: bool, missing: int, ori
     norm = math.ldexp(1.0, -min(max(math.frexp(peak)[1], -126), 126)) if peak else 1.0
     zero, beyond, tiny, energy, error, bulk, bulk_error, ratio, y, x, exponents = damage(
         matrix, element.mantissa, element.lowest, element.largest, element.has_inf, _SCALES.index(form.scale),
-        _MODES.index(form.mode or FLOOR), *block, _reach(matrix), norm, whole_scale(peak, form),
+        _MODES.index(form.mode or FLOOR), *block, reach, norm, whole_scale(peak, form),
         peak if block == matrix.shape else 0.0,
     )  # fmt: skip
     number = matrix.size - size.zeros or 1
@@ -214,8 +217,7 @@ def _measure_native(matrix: Array, form: Format, weight: bool, missing: int, ori
     )
 
 
-def _measure(matrix: Array, form: Format, weight: bool, missing: int, orientation: str) -> Damage:
-    reach = _reach(matrix)
+def _measure(matrix: Array, form: Format, weight: bool, missing: int, reach: float, orientation: str) -> Damage:
     if orientation == COLUMNS:
         matrix = np.ascontiguousarray(matrix.T)
     element = form.element

@@ -18,13 +18,18 @@
 #pragma GCC diagnostic ignored "-Wpsabi" /* no vector is an argument between files */
 
 #define MOST_ROWS 128        /* of a block of one column that is read once */
+#define PACKED 0x2000        /* elements that are copied before they are measured: they fit the nearest cache */
+#define WIDEST 512           /* columns of them */
+#define HIGH_STRIP 256       /* columns of more than MOST_ROWS rows */
+#define AHEAD 0x800          /* elements to prefetch */
 #define MOST_ELEMENTS 0x4000 /* of a small block */
-#define STRIP 64             /* columns that are read at once */
-#define SHORT 128            /* float32 sums of long blocks have at most so many numbers */
+#define SHORT 256            /* float32 sums of long blocks have at most so many numbers */
 #define TILE 4096
+#define NEAR 16       /* powers of two */
 #define NO_SCALE 4096 /* larger than every exponent */
 
 enum { SCALE_NONE, SCALE_FLOAT32, SCALE_POWER, SCALE_E8M0, SCALE_E4M3 };
+enum { USUAL, FULL, ANY_KIND }; /* loops: nothing special; something saturates; also outside of the bulk */
 enum { MODE_FLOOR, MODE_RCEIL, MODE_CEIL, MODE_EVEN };
 
 #define JOIN2(a, b) a##b
@@ -41,7 +46,7 @@ typedef struct {
     float peak;               /* the largest magnitude if the tensor is one block, else 0 */
     /* computed from these */
     int32_t lowest_bits, largest_bits, over_bits, bulk_bits, peak_bits;
-    int32_t shift; /* from the exponent of an element to the number that rounds it */
+    float step;    /* times the exponent of an element is the number that rounds it */
     float magic;   /* the number that rounds elements below the lowest exponent */
     int32_t carry; /* makes the exponent of the largest magnitude that of the scale */
     int highest;   /* the exponent of the largest number */
@@ -64,6 +69,7 @@ typedef struct {
 
 typedef struct {
     int32_t peak; /* of the last tile */
+    int exponent; /* of that one, or of one before with a peak of NEAR powers of two more or less */
     int64_t zeros;
     double moments[4];
 } extents;
@@ -119,10 +125,11 @@ static void add_block(const wide_sums *w, float unit, int used, const format *f,
 #define LARGER(a, b) CHOOSE(a, b, (a) > (b))
 #define SMALLER(a, b) CHOOSE(a, b, (a) < (b))
 #define COUNT(n, a, b) ((n) - ((a) < (b)))
+#define FMA(a, b, c) ((a) * (b) + (c))
 #define ANY(mask) NAME(any_of)(mask)
 #include "damage_loops.h"
 #if defined(__x86_64__)
-#define TARGET __attribute__((target("avx2")))
+#define TARGET __attribute__((target("avx2,fma")))
 #define SUFFIX _avx2
 #define LANES 8
 #define LOW1 0, 8, 2, 10, 4, 12, 6, 14
@@ -132,6 +139,7 @@ static void add_block(const wide_sums *w, float unit, int used, const format *f,
 #define LARGER(a, b) ((ints)_mm256_max_epi32((__m256i)(a), (__m256i)(b)))
 #define SMALLER(a, b) ((ints)_mm256_min_epi32((__m256i)(a), (__m256i)(b)))
 #define COUNT(n, a, b) ((n) - ((a) < (b)))
+#define FMA(a, b, c) ((floats)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
 #define ANY(mask) (_mm256_movemask_epi8((__m256i)(mask)) != 0)
 #include "damage_loops.h"
 #define TARGET __attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,prefer-vector-width=512")))
@@ -146,6 +154,7 @@ static void add_block(const wide_sums *w, float unit, int used, const format *f,
 #define COUNT(n, a, b)                                                                                                 \
     ((ints)_mm512_mask_add_epi32((__m512i)(n), _mm512_cmplt_epi32_mask((__m512i)(a), (__m512i)(b)), (__m512i)(n),      \
                                  _mm512_set1_epi32(1)))
+#define FMA(a, b, c) ((floats)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
 #define ANY(mask) (_mm512_movepi32_mask((__m512i)(mask)) != 0)
 #include "damage_loops.h"
 #endif
@@ -181,7 +190,7 @@ static int complete(format *f) {
     f->over_bits = bits_of(f->has_inf && f->scale == SCALE_NONE ? INFINITY : f->largest);
     f->bulk_bits = bits_of(f->bulk);
     f->peak_bits = bits_of(f->peak);
-    f->shift = ((23 - f->mantissa) << 23) + (1 << 22);
+    f->step = ldexpf(1.5f, 23 - f->mantissa);
     f->magic = ldexpf(1.5f, 23 + f->lowest - f->mantissa);
     const int32_t fraction = f->largest_bits & 0x7fffff, all = 0x7fffff;
     f->carry = f->scale == SCALE_POWER || f->mode == MODE_RCEIL ? all - fraction

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Optional
+from typing import Any, Optional
 
+from msprobe.messages import beside
 from msprobe.pytorch.compiled.check.judge import Verdict
 
 RANDOM, OF_SCRIPT = "random gradients", "the gradients of the script"
@@ -38,6 +39,15 @@ class Finding:
             ("reproduce", f"python {self.reproducer}   ({alone})"),
         ]
         return [f"    {name:<10}{text}" for name, text in rows if text]
+
+    def summary(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "node": self.node, "code": self.code, "backward": self.backward, "module": self.module,
+            "source": self.source, "operators": list(self.operators), "sentence": self.why,
+            "kernels": list(self.kernels), "nodes": self.nodes, "reproducer": self.reproducer,
+            **beside({"sentence": self.why}, "sentence"),
+        }  # fmt: skip
 
 
 @dataclass
@@ -74,6 +84,15 @@ class RegionCheck:
             lines.append("     no smaller part of the region is wrong alone: the fault needs the complete region.")
         return lines + (self.finding.lines() if self.finding is not None else [])
 
+    def summary(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "name": self.name, "backend": self.backend, "nodes": self.nodes, "gradients": self.gradients,
+            "verdict": "wrong" if self.wrong else "not checked" if self.error else "right", "error": self.error,
+            "values": [_summarise(one) for one in self.verdicts.values()],
+            "finding": None if self.finding is None else self.finding.summary(),
+        }  # fmt: skip
+
     def _describe_clean(self) -> str:
         if not self.verdicts:
             return "it returns no tensor"
@@ -91,6 +110,14 @@ class RegionCheck:
         return (
             f"{len(different)} of {len(self.verdicts)} values differ from eager by rounding; {largest.name}: {errors}"
         )
+
+
+def _summarise(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "name": verdict.name, "wrong": verdict.wrong, "same": verdict.same, "nearer": verdict.nearer,
+        "compiled_error": verdict.compiled_error, "eager_error": verdict.eager_error, "limit": verdict.limit,
+        "reason": verdict.why, **beside({"reason": verdict.why}, "reason"),
+    }  # fmt: skip
 
 
 def _describe(verdict: Verdict) -> str:
@@ -120,6 +147,12 @@ class CompiledCheck:
     @property
     def findings(self) -> list[Finding]:
         return [region.finding for region in self.regions if region.finding is not None]
+
+    def summary(self) -> dict[str, Any]:
+        """The answer for programs."""
+        return {
+            "checked": self.checked, "ok": self.ok, "regions": [region.summary() for region in self.regions],
+        }  # fmt: skip
 
     def __str__(self) -> str:
         if not self.regions:

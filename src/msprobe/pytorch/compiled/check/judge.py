@@ -12,6 +12,8 @@ from typing import Any, Optional
 
 import torch
 
+from msprobe.messages import Message
+
 TIMES_EAGER = 4.0
 TIMES_EAGER_AT_ONE_PLACE = 16.0
 # How many roundings of the dtype compiled code may be off if the eager code happens to be exact.
@@ -51,7 +53,7 @@ def judge_all(
     for name, expected in eager.items():
         found = compiled.get(name)
         if found is None:
-            verdicts[name] = _wrong(name, "the compiled code does not return it")
+            verdicts[name] = _wrong(name, Message("compiled.not_returned"))
             continue
         verdicts[name] = judge(name, found, expected, reference.get(name), group * PART_OF_GROUP)
     return verdicts
@@ -60,7 +62,7 @@ def judge_all(
 def judge(name: str, compiled: Any, eager: Any, reference: Any, smallest_scale: float = 0.0) -> Verdict:
     compiled, eager = compiled.detach(), eager.detach()
     if compiled.shape != eager.shape or compiled.dtype != eager.dtype:
-        return _wrong(name, f"it is {_describe(compiled)}, in eager {_describe(eager)}")
+        return _wrong(name, Message("compiled.other_form", own=_describe(compiled), eager=_describe(eager)))
     if _same(compiled, eager):
         return Verdict(name, 0.0, 0.0, 0.0, wrong=False, same=True)
     if not _is_float(eager):
@@ -82,7 +84,9 @@ def judge(name: str, compiled: Any, eager: Any, reference: Any, smallest_scale: 
     worst, worst_eager = float((c - r).abs().max()) / top, float((e - r).abs().max()) / top
     allowed_worst = max(TIMES_EAGER_AT_ONE_PLACE * worst_eager, 4 * limit)
     if compiled_error <= allowed and worst > allowed_worst:
-        return Verdict(name, worst, worst_eager, allowed_worst, wrong=True, same=False, why="at single places")
+        return Verdict(
+            name, worst, worst_eager, allowed_worst, wrong=True, same=False, why=Message("compiled.single_places")
+        )
     return Verdict(name, compiled_error, eager_error, allowed, compiled_error > allowed, same=False)
 
 
@@ -91,13 +95,13 @@ def _judge_discrete(name: str, compiled: Any, eager: Any, reference: Any) -> Ver
     differ = float((compiled != eager).double().mean())
     off = differ if reference is None else float((eager != reference).double().mean())
     wrong = differ > max(2 * off, 0.0)
-    return Verdict(name, differ, off, max(2 * off, 0.0), wrong, same=False, why="of its values differ")
+    return Verdict(name, differ, off, max(2 * off, 0.0), wrong, same=False, why=Message("compiled.discrete"))
 
 
 def _nonfinite(name: str, c: Any, e: Any, r: Any) -> Optional[Verdict]:
     bad = ~torch.isfinite(c) & torch.isfinite(e) & torch.isfinite(r)
     if bool(bad.any()):
-        return _wrong(name, f"{int(bad.sum())} of its values are NaN or infinity, and finite in eager and fp64")
+        return _wrong(name, Message("compiled.not_finite", number=int(bad.sum())))
     return None
 
 

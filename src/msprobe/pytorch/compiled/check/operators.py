@@ -9,6 +9,7 @@ from typing import Any, Callable, Optional
 import torch
 import torch.fx
 
+from msprobe.messages import Message
 from msprobe.pytorch.compiled.check import graphs
 from msprobe.pytorch.compiled.check.judge import judge
 from msprobe.pytorch.compiled.check.locate import Located
@@ -33,7 +34,7 @@ def explain(located: Located, backend: Any, is_inductor: bool) -> tuple[list[str
     for traced in plain:
         wrong = _wrong_decomposition(traced, table)
         if wrong is not None:
-            return operators, f"the decomposition of {wrong} is wrong: {_place(table[wrong])}"
+            return operators, Message("compiled.decomposition", operator=str(wrong), place=_place(table[wrong]))
     for traced in _trace(located, table):
         wrong = _wrong_lowering(traced, backend)
         if wrong is not None:
@@ -143,13 +144,13 @@ def _wrong_lowering(traced: _Traced, backend: Any) -> Optional[Any]:
     return nodes[0].target if len(nodes) == 1 else None  # wrong only with other shapes: there is no other operator
 
 
-def _name_lowering(operator: Any) -> str:
+def _name_lowering(operator: Any) -> Message:
     from torch._inductor.lowering import lowerings
 
     lowering = lowerings.get(operator, lowerings.get(operator.overloadpacket))
     if lowering is None:
-        return f"the code that Inductor generates for {operator} is wrong"
-    return f"the lowering of {operator} is wrong: {_place(lowering)}"
+        return Message("compiled.generated", operator=str(operator))
+    return Message("compiled.lowering", operator=str(operator), place=_place(lowering))
 
 
 def _place(function: Any) -> str:

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from msprobe.collect import notices
 from msprobe.dump.layout import make_directory
+from msprobe.messages import Message
 from msprobe.pytorch.compiled.check import graphs
 from msprobe.pytorch.compiled.check.answer import OF_SCRIPT, RANDOM, CompiledCheck, Finding, RegionCheck
 from msprobe.pytorch.compiled.check.kernels import Kernel, kernels_of, note_kernels
@@ -212,7 +213,7 @@ class _NotedGraph:
         try:
             operators, why = explain(located, self._backend, is_inductor)
         except Exception as error:  # a part that cannot be traced again
-            operators, why = [], f"the operators below it could not be traced ({type(error).__name__})"
+            operators, why = [], Message("compiled.untraced", error=type(error).__name__)
         title = f"{self._name}: {code_of(node)} gives a wrong {'gradient' if located.backward else 'result'} compiled"
         make_directory(self._session.directory)
         name = re.sub(r"\W+", "_", f"{self._name}_{located.node}").strip("_")
