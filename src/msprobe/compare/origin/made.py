@@ -16,7 +16,7 @@ from msprobe.compare.calls import FORWARD, Match
 from msprobe.compare.flow.graph import Value
 from msprobe.compare.operators import draws
 from msprobe.compare.origin.arguments import slot_text
-from msprobe.compare.origin.source import Lines, user_lines
+from msprobe.compare.origin.source import Lines, user_frames, user_lines
 from msprobe.compare.origin.trace import Trace, module_of
 from msprobe.compare.origin.wording import Candidate, call_text
 from msprobe.compare.phases import Phase, Stacks
@@ -111,6 +111,8 @@ def _same_way(found: Candidate, given: dict[str, str], target: Way, golden: Way,
         ours, theirs = (None if frame is None else _line(frame) for frame in made)
         return replace(found, kind="buffer", said=said, made=(ours, theirs), evidence=(*evidence, *found.evidence))
     if target.outside and golden.outside:
+        if not target.parts:
+            evidence = _evidence(user_frames(trace.stacks, found.match))
         names = _passed_as(found.row, trace)
         said = Message("made.outside_as", names=names, **given) if names else Message("made.outside", **given)
         return replace(found, said=said, evidence=(*evidence, *found.evidence))
@@ -323,12 +325,13 @@ def _passed_as(row: Optional[Row], trace: Trace) -> list[str]:
     for step in value.uses:
         if _last(step.call.key) in _HANDED_ON:
             values += [part.value for part in step.results]
-    for step in graph.steps.values():
+    found: list[str] = []
+    for step in graph.steps.values():  # an outer module comes after those inside
         for part in step.takes if step.call.kind == "module" else ():
             name = part.slot.partition(".")[2]
             if part.slot.startswith("input.") and part.value in values and not name[-1:].isdigit():
-                return [Message("of", part=name, whole=step.call.key)]
-    return []
+                found = [Message("of", part=name, whole=step.call.key)]
+    return found
 
 
 def _last(key: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 from msprobe.compare.calls import Call, Match, forward_name
@@ -57,6 +57,12 @@ def user_lines(stacks: Stacks, match: Match) -> Lines:
     return _user_line(target), _user_line(golden)
 
 
+def user_frames(stacks: Stacks, match: Match) -> tuple[Optional[Frame], Optional[Frame]]:
+    """The innermost frames outside installed packages, of the target and of the golden run."""
+    target, golden = map(_user_frame, _frames(stacks, match))
+    return target, golden
+
+
 MOST_CALLERS = 3
 Callers = tuple[tuple[str, ...], tuple[str, ...]]
 """The lines that call the function with the line, in the target and in the golden run, innermost first."""
@@ -106,6 +112,15 @@ def function_of(stacks: Mapping[str, list[str]], call: Optional[Call]) -> Option
     """The innermost function of the user's code in which a call is made."""
     frame = _user_frame(_parsed(stacks, call))
     return None if frame is None else (frame.file, frame.function)
+
+
+def frames_outside(stacks: Mapping[str, list[str]], call: Call, functions: Collection[Function]) -> tuple[Frame, ...]:
+    """The frames of the user's code that call the outermost of these functions, innermost first, up to the script."""
+    own = [frame for frame in _parsed(stacks, call) if not is_library(frame.file)]
+    inside = [place for place, frame in enumerate(own) if (frame.file, frame.function) in functions]
+    around = own[max(inside, default=-1) + 1 :]
+    script = next((place for place, frame in enumerate(around) if frame.function == "<module>"), len(around))
+    return tuple(around[: script + 1])
 
 
 def is_inside(stacks: Mapping[str, list[str]], call: Call, function: Optional[Function]) -> bool:
