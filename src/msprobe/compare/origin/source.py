@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 from msprobe.compare.calls import Call, Match, forward_name
@@ -114,13 +114,9 @@ def function_of(stacks: Mapping[str, list[str]], call: Optional[Call]) -> Option
     return None if frame is None else (frame.file, frame.function)
 
 
-def frames_outside(stacks: Mapping[str, list[str]], call: Call, functions: Collection[Function]) -> tuple[Frame, ...]:
-    """The frames of the user's code that call the outermost of these functions, innermost first, up to the script."""
-    own = [frame for frame in _parsed(stacks, call) if not is_library(frame.file)]
-    inside = [place for place, frame in enumerate(own) if (frame.file, frame.function) in functions]
-    around = own[max(inside, default=-1) + 1 :]
-    script = next((place for place, frame in enumerate(around) if frame.function == "<module>"), len(around))
-    return tuple(around[: script + 1])
+def user_frames_of(stacks: Mapping[str, list[str]], call: Call) -> list[Frame]:
+    """The frames of the user's code, innermost first."""
+    return [frame for frame in _parsed(stacks, call) if not is_library(frame.file)]
 
 
 def is_inside(stacks: Mapping[str, list[str]], call: Call, function: Optional[Function]) -> bool:

@@ -7,12 +7,12 @@ watched model and the other one an unwatched one, the answer names this call and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Optional
 
 from msprobe.compare.calls import FORWARD, Call
-from msprobe.compare.origin.source import frames_outside, function_of
+from msprobe.compare.origin.source import Function, user_frames_of
 from msprobe.compare.origin.structure import candidate
 from msprobe.compare.origin.trace import Trace
 from msprobe.compare.origin.wording import Candidate
@@ -40,7 +40,11 @@ def other_model(trace: Trace, entered: Sequence[int]) -> Optional[Candidate]:
     entered; one before it explains more."""
     if not entered or trace.facts is None:
         return None
-    for ours, theirs in zip(_runs(trace, False), _runs(trace, True)):
+    calls = [_calls(trace, golden) for golden in (False, True)]
+    alone = [sum(call.parent is None for call in made) for made in calls]
+    if alone[0] == alone[1]:  # calls of a model that is not watched have no module
+        return None
+    for ours, theirs in zip(*map(_runs, calls, trace.stacks)):
         if ours.keys != theirs.keys:
             return None
         if ours.is_watched == theirs.is_watched:
@@ -60,16 +64,21 @@ def other_model(trace: Trace, entered: Sequence[int]) -> Optional[Candidate]:
     return None
 
 
-def _runs(trace: Trace, golden: bool) -> Iterator[_Run]:
-    stacks = trace.stacks[golden]
+def _calls(trace: Trace, golden: bool) -> list[Call]:
+    """The API calls of the forward of a run, in their order."""
     calls = [call for match, _ in trace.groups if (call := match.golden if golden else match.target) is not None]
-    calls = [call for call in calls if call.direction == FORWARD and call.kind == "api" and not call.recompute]
-    inside = {function_of(stacks, call) for call in calls if call.parent is not None}
-    inside = {one for one in inside if one is not None and one[1] != "<module>"}
+    found = [call for call in calls if call.direction == FORWARD and call.kind == "api" and not call.recompute]
+    return sorted(found, key=lambda call: call.order)
+
+
+def _runs(calls: Sequence[Call], stacks: Mapping[str, list[str]]) -> Iterator[_Run]:
+    own = {call.name: user_frames_of(stacks, call) for call in calls}
+    inner = {name: (known[0].file, known[0].function) for name, known in own.items() if known}
+    inside = {inner[call.name] for call in calls if call.parent is not None and call.name in inner}
+    inside = {one for one in inside if one[1] != "<module>"}
     run: Optional[_Run] = None
-    for call in sorted(calls, key=lambda call: call.order):
-        belongs = function_of(stacks, call) in inside
-        frames = frames_outside(stacks, call, inside) if belongs else ()
+    for call in calls:
+        frames = _around(own[call.name], inside) if inner.get(call.name) in inside else ()
         if run is not None and run.frames != frames:
             yield run
             run = None
@@ -78,3 +87,11 @@ def _runs(trace: Trace, golden: bool) -> Iterator[_Run]:
             run.calls.append(call)
     if run is not None:
         yield run
+
+
+def _around(frames: Sequence[Frame], functions: Collection[Function]) -> tuple[Frame, ...]:
+    """The frames that call the outermost of these functions, innermost first, up to the script."""
+    inside = [place for place, frame in enumerate(frames) if (frame.file, frame.function) in functions]
+    around = frames[max(inside, default=-1) + 1 :]
+    script = next((place for place, frame in enumerate(around) if frame.function == "<module>"), len(around))
+    return tuple(around[: script + 1])
