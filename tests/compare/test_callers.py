@@ -11,6 +11,8 @@ from flow_runs import run, seeded, square
 from torch import nn
 
 from msprobe.compare import compare
+from msprobe.compare.calls import Call, Match
+from msprobe.compare.origin.source import caller_lines
 from msprobe.report.comparison_terminal import answer
 
 
@@ -100,3 +102,15 @@ def test_a_model_in_place_of_one_that_is_not_watched_is_named_where_it_is_called
     assert any("far = model(x), the golden run at" in line for line in found.origin.evidence)
     assert str(found.origin.source).endswith(" in pulled")
     assert compare(run(tmp_path / "same", seeded(Tied), right), golden).verdict == "same"
+
+
+def test_what_starts_the_script_is_no_caller() -> None:
+    stack = [
+        "File /home/you/train.py, line 9, in forward, \n return x * 2",
+        "File /home/you/train.py, line 20, in <module>, \n loss = model(x)",
+        "File /home/you/.venv/bin/msprobe, line 6, in <module>, \n sys.exit(main())",
+    ]
+    made = Call("Tensor.__mul__.0.forward", "api", "Tensor.__mul__", 0, "forward", None, 0, False, {})
+    stacks = ({made.name: stack}, {made.name: stack})
+    callers, _ = caller_lines(stacks, Match(made, made, "exact", 1.0), ("/home/you/train.py:9 in forward",) * 2)
+    assert callers == ("/home/you/train.py:20 in <module>: loss = model(x)",)

@@ -49,11 +49,14 @@ def split_words(words: Sequence[str]) -> Sequence[str]:
 
 
 def run(args: argparse.Namespace) -> int:
+    from msprobe.dump.errors import DumpError
     from msprobe.report.json_output import json_text
     from msprobe.report.terminal import announce
     from msprobe.rerun.printed import parse_number
     from msprobe.rerun.prove import PROVED, Request, prove
 
+    if args.most < 1:
+        raise DumpError(f"--most is {args.most}; give 1 or more")
     number = parse_number(args.number) if args.number is not None else None
 
     def ask(script: Script, directory: Path) -> tuple[Answer, bool]:

@@ -179,7 +179,7 @@ class _Runs:
         settings = {
             "task": "statistics",
             "dump_path": str(directory / "dump"),
-            "step": [wanted] if wanted else [],
+            "step": wanted.split(",") if wanted else [],
             "level": self._request.level,
             "statistics": {"summary_mode": "md5"},
         }

@@ -268,7 +268,7 @@ def _training(found: Sequence[TrainingDifference], trace: Trace) -> Candidate:
         used = Message("evidence.gradients_factor", factor=factor) if factor else Message("evidence.gradients_differ")
         rest += (used, *_between(trace))
     made = candidate("training", index, bad[0] if bad else None, trace, rest)
-    return replace(made, said=found[0].sentence, phase=found[0].phase)
+    return replace(made, said=found[0].sentence, phase=found[0].phase, lines=found[0].lines)
 
 
 def _blame(index: int, trace: Trace) -> Candidate:

@@ -136,8 +136,8 @@ class DeferredWriter:
     def phase(self, text: str) -> None:
         self._hold(self._writer.phase, text)
 
-    def training(self, text: str) -> None:
-        self._hold(self._writer.training, text)
+    def training(self, text: str, frames: Optional[Callable[[], Sequence[str]]] = None) -> None:
+        self._hold(lambda known: self._writer.training(known, frames), text)
 
     def settle(self) -> None:
         """Reads all pending results back and writes the held records."""
