@@ -187,7 +187,10 @@ def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
 
 
 def _makers(unit: Unit, found: Candidate, module: Optional[str], by_library: bool) -> tuple[Lines, Lines]:
-    """The lines that make the module and the model, where a setting of the module may be wrong."""
+    """The lines that make the module and the model, where a setting of the module may be wrong; or the tensor of the
+    model that the call takes."""
+    if found.said is not None and found.said.id == "made.held":
+        return found.made, (None, None)
     if module is None or not (found.kind in ("weight", "buffer") or (by_library and found.kind not in _HANDED)):
         return (None, None), (None, None)
     return made_lines(unit.made, module), model_lines(unit.made, module)
