@@ -41,7 +41,7 @@ def write_raised(place: Path, text: str, inputs: Iterable[tuple[str, npt.NDArray
         return
     directory = place / str(number)
     directory.mkdir(mode=0o750)
-    files = {}
+    files: dict[str, str] = {}
     for name, array in inputs:
         files[name] = f"{len(files)}.npy"
         np.save(directory / files[name], array, allow_pickle=False)
