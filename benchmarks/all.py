@@ -34,6 +34,7 @@ class Benchmark:
 
 BENCHMARKS = (
     Benchmark("kernel", "kernel.py"),
+    Benchmark("formats", "formats.py", ("--rounds", "2")),
     Benchmark("pytorch", "run.py", ("--rounds", "1", "--only", "L0/statistics", "--only", "mix/statistics"), True),
     Benchmark("parts", "parts.py", ("--steps", "5")),
     Benchmark("mindspore", "mindspore_run.py", ("--rounds", "1", "--only", "L1/statistics")),

@@ -127,7 +127,9 @@ def test_list_and_remove_say_what_is_wrong_in_one_sentence(tmp_path: Path, capsy
     target = tmp_path / "precious"
     place.rename(target)
     place.symlink_to(target)
-    assert main(["baseline", "remove", "tiny", "--in", str(root)]) == 2
+    for words in (["tiny", "--in", str(root)], ["--in", str(root), "tiny"]):
+        assert main(["baseline", "remove", *words]) == 2
+        assert "tiny" in capsys.readouterr().err
     assert (target / HEAD).exists()
     assert "Traceback" not in capsys.readouterr().err
 

@@ -14,7 +14,7 @@ import torch
 from msprobe.compare.comparison import compare
 from msprobe.compare.judge.scales import best_form, decibel, explain, layout_of
 from msprobe.pytorch import PrecisionDebugger
-from msprobe.stats.formats import BY_NAME, emulate
+from msprobe.stats.formats import BY_NAME, block_scales, emulate, largest_of_blocks
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from benchmarks.low_precision.faults import FAULTS, MX5, TENSOR, Fault
@@ -135,3 +135,8 @@ def test_what_is_wrong_is_said() -> None:
     assert "not the nearest ones" in said(lambda wrong: wrong.__iadd__(0.03 * np.abs(wrong) * np.sign(random)))
     limit = float(np.abs(good).max()) / 8
     assert "is cut off at" in said(lambda wrong: np.clip(wrong, -limit, limit, out=wrong))
+
+    sizes = block_scales(largest_of_blocks(np.abs(random), 1, 32), form)
+    for order in (sizes.T.reshape(sizes.shape), sizes.reshape(sizes.shape[::-1]).T):
+        factors = np.repeat(order / sizes, 32, axis=1)
+        assert said(lambda wrong: wrong.__imul__(factors)) == "its scales are in the order of the transposed matrix"  # noqa: B023

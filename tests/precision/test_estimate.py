@@ -148,6 +148,7 @@ def test_all_prints_every_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ("words", "reason"),
     [
         (["--format", "fp9"], "'fp9' is not a format; known: fp16, bf16, fp8-e4m3"),
+        (["--format", "nvpf4"], "'nvpf4' is not a format; did you mean \"nvfp4\"? known: fp16"),
         (["--format", ","], "no format was given; known: fp16"),
         (["--format", "nvfp4", "--budget", "much"], "--budget takes a number of decibels such as 20dB, not 'much'"),
         (["--format", "nvfp4", "--budget", "nan"], "--budget takes a number of decibels such as 20dB, not 'nan'"),

@@ -62,7 +62,7 @@ class Net(nn.Module):
     def forward(self, tokens):
         x = self.embed(tokens)
         x = F.normalize(x, dim=-1, eps=1e-12, p=1.0 if has("normalize") else 2.0)
-        x = torch.addcmul(x, x, x, value=0.2 if has("addcmul") else 0.1)
+        x = torch.addcmul(x, x, x, value=0.2 if has("addcmul") else float("nan") if has("nan") else 0.1)
         x = self.block(x)
         x = torch.cumsum(x, 2 if has("cumsum") else 1)
         return self.head(x.sum(1) if has("sum") else x.mean(1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,10 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _make_place(tmp_path_factory, "image", "tensor")
 
 
-def _prove(place: Path, fault: str, *options: str, script: str = "train.py") -> tuple[int, dict[str, Any], str]:
-    done = _run(place, "prove", "--json", "--golden", "golden_tensor", *options, script, fault)
+def _prove(
+    place: Path, fault: str, *options: str, script: Sequence[str] = ("train.py",)
+) -> tuple[int, dict[str, Any], str]:
+    done = _run(place, "prove", "--json", "--golden", "golden_tensor", *options, *script, fault)
     return done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr
 
 
@@ -128,7 +131,7 @@ def test_the_share_of_a_number_that_the_script_prints_at_its_end(place: Path) ->
     assert (proof["number"], proof["step"], proof["golden"], proof["after"]) == ("score", None, golden, [golden])
     assert proof["target"] != golden
     assert done.stdout.count("score: ") == 4  # the output of both runs passes through
-    code, proof, errors = _prove(place, "eps", "--number", f"score={golden!r}", script="score.py")
+    code, proof, errors = _prove(place, "eps", "--number", f"score={golden!r}", script=("score.py",))
     assert (code, proof["golden"], errors.count("score: ")) == (0, golden, 4)  # not into the JSON
 
 
@@ -141,6 +144,11 @@ def test_the_share_of_a_number_that_the_script_prints_at_its_end(place: Path) ->
         (["--golden", "golden_tensor", "ends.py"], "recorded nothing"),
         (["--golden", "golden_tensor", "short.py"], "the target has no step 1"),
         (["--golden", "golden_tensor", "seeded.py"], "but the seeds differ: 1 and 0"),
+        (["--golden", "golden_tensor", "--most", "0", "train.py"], "--most is 0"),
+        (
+            ["--golden", "golden_tensor", "--target", "golden_tensor", "--call", "Torch.no.0.forward", "train.py"],
+            "Torch.no.0.forward is not a call that both runs make",
+        ),
         (["--golden", "golden_tensor", "--number", "score", "train.py"], "--number needs TEXT=VALUE"),
         (["--golden", "golden_tensor", "--number", "score=nan", "train.py"], "--number needs TEXT=VALUE"),
         (["--golden", "golden_tensor", "--number", "score=1", "train.py"], "printed no number after 'score'"),
@@ -169,6 +177,15 @@ def test_nothing_to_prove_and_no_call_to_graft(place: Path) -> None:
     assert "there is nothing to prove" in done.stderr
     done = _run(place, "prove", "--golden", "golden_tensor", "train.py", "lr")
     assert (done.returncode, "no call that could be grafted" in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.slow
+def test_a_loss_of_nan_has_no_share(place: Path) -> None:
+    code, proof, errors = _prove(place, "nan", "-o", "nan")
+    assert (code, proof.get("verdict"), proof["target"]) == (0, "proved", "NaN"), (proof, errors)
+    assert [(one["name"], one["share"]) for one in proof["causes"]] == [("Torch.addcmul.0.forward", None)]
+    check_schema("prove", proof)
+    assert json.loads((place / "nan" / "proof.json").read_text()) == proof
 
 
 _COMPILED = """
@@ -211,3 +228,36 @@ def test_a_call_inside_a_compiled_region_is_refused(tmp_path: Path) -> None:
     code, proof, errors = _prove(tmp_path, "compiled", "--call", "Functional.gelu.0.forward")
     assert (code, proof) == (2, {}), (proof, errors)
     assert errors.splitlines()[-1].startswith("msprobe prove: ")
+
+
+_RANKS = """
+import sys
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+norm = nn.LayerNorm(32, eps=0.1 if sys.argv[1:] else 1e-5)
+model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 32), norm, nn.GELU(), nn.Linear(32, 4)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in torch.randn(2, 2, 8, 16)[dist.get_rank()]:
+    model(batch).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_every_rank_of_torchrun_gets_its_golden_result(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(_RANKS)
+    launch = ["--nproc_per_node", "2", "--master_port"]
+    start = [sys.executable, "-m", "torch.distributed.run", *launch, "29721", "-m", "msprobe", "run"]
+    golden = ["-o", "golden_tensor", "--task", "tensor", "train.py"]
+    assert subprocess.run([*start, *golden], cwd=tmp_path, check=False).returncode == 0
+    code, proof, errors = _prove(tmp_path, "eps", script=("torchrun", *launch, "29722", "train.py"))
+    assert (code, proof.get("verdict")) == (0, "proved"), (proof, errors)
+    (cause,) = proof["causes"]
+    assert (cause["name"], cause["ran"]) == ("Functional.layer_norm.0.forward", 8)  # 2 steps, 2 ranks, and backward

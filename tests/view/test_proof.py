@@ -54,6 +54,8 @@ def test_a_number_that_the_script_printed_has_its_name(tmp_path: Path) -> None:
     facts = dict(open_material(written(tmp_path / "proof", number="accuracy <b>", step=None)).answer.facts)
     assert facts["printed"] == "accuracy <b>: 1.5 → 1.1 → 1, golden 1"
     assert "loss" not in facts
+    facts = dict(open_material(written(tmp_path / "broken", target="NaN", step=None)).answer.facts)
+    assert facts["loss"] == "nan → 1.1 → 1, golden 1"
 
 
 def test_what_is_not_the_cause_is_not_green(open_view: Open, tmp_path: Path) -> None:

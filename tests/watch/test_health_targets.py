@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import math
 import weakref
 from pathlib import Path
@@ -16,7 +17,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from msprobe.config.errors import ConfigError
-from msprobe.pytorch import Monitor
+from msprobe.pytorch import Monitor, PrecisionDebugger
 from msprobe.pytorch.watch.attention import _PLACES, largest_logits
 from msprobe.pytorch.watch.health import largest_and_median
 from msprobe.stats.damage import measure_damage, worst_of
@@ -30,17 +31,22 @@ ORIGINALS = [getattr(owner, name) for owner, name in _PLACES]
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 64}
 
 
-def watch(path, model, run, steps=3, rate=1e-2, **config):
+def watch(path, model, run, steps=3, rate=1e-2, debugger=None, **config):
     """Trains with `run(model)`, which returns the loss; returns the losses and the weights."""
     optimizer = torch.optim.SGD(model.parameters(), rate)
     monitor = Monitor(model, optimizer, {"dump_path": str(path), **config}) if path else None
     losses = []
     for _ in range(steps):
         optimizer.zero_grad()
+        if debugger is not None:
+            debugger.start(model)
         loss = run(model)
         loss.backward()
         optimizer.step()
         losses.append(loss.item().hex())
+        if debugger is not None:
+            debugger.stop()
+            debugger.step()
         if monitor is not None:
             monitor.step(loss=loss)
     if monitor is not None:
@@ -194,6 +200,24 @@ def test_training_is_bit_identical_with_each_target_alone(target, attention, tmp
     run = Run(tmp_path)
     assert any(one.target.kind.startswith(target) for one in run.ranks[0].series())
     run.close()
+
+
+def test_training_is_bit_identical_with_everything_about_low_precision_at_once(tmp_path):
+    bare = train_language(None, "gpt2", "sdpa")
+    file = tmp_path / "config.json"
+    precision = {"formats": ["nvfp4", "mxfp8", "fp8-e4m3"]}
+    file.write_text(
+        json.dumps({"dump_path": str(tmp_path / "dump"), "level": "mix", "step": [1], "precision": precision})
+    )
+    debugger = PrecisionDebugger(config_path=str(file))
+    health = {"attention_logits": {"exact_every": 1}, "quantisation": {"formats": ["mxfp8", "nvfp4"], "every": 1}}
+    targets = ["weight", "grad", "state", "update", "input", "output", *sick.HEALTH]
+    options = {"targets": targets, "statistics": "all", "low_precision": "fp8_e4m3"}
+    watched = train_language(tmp_path / "watch", "gpt2", "sdpa", debugger=debugger, **options, **health)
+    assert watched[0] == bare[0]
+    assert all(torch.equal(one, other) for one, other in zip(bare[1], watched[1]))
+    assert curves(tmp_path / "watch", "quantisation.nvfp4", "snr")
+    assert '"nvfp4":' in (tmp_path / "dump/step1/rank/dump.json").read_text()
 
 
 class Encoder(nn.Module):

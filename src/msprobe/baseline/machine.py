@@ -55,16 +55,13 @@ class Machine:
 
     def unlike(self, other: Machine) -> list[str]:
         """What is different on `other`: such a run may be rounded differently."""
-        names = {"arch": "architecture", "features": "CPU features", "variables": "environment"}
+        variables = f"the environment {self.variables}" if self.variables else f"no {other.variables}"
+        texts = {"arch": f"architecture {self.arch}", "features": "different CPU features", "variables": variables}
         mine, theirs = asdict(self), asdict(other)
         found = {key for key in mine if mine[key] != theirs[key]}
         if "cpu" in found:
             found.discard("features")
-        return [
-            names.get(key, key) if key in ("features", "variables") else f"{names.get(key, key)} {mine[key]}"
-            for key in mine
-            if key in found
-        ]
+        return [texts.get(key, f"{key} {mine[key]}") for key in mine if key in found]
 
 
 def machine_of(run: Mapping[str, Any]) -> Machine:

@@ -130,7 +130,10 @@ def _run(verb: str, rest: Sequence[str], framework: Optional[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     module.add_arguments(parser)
-    args = parser.parse_args(module.split_words(rest) if hasattr(module, "split_words") else rest)
+    words = module.split_words(rest) if hasattr(module, "split_words") else rest
+    ends_with_script = any(act.nargs in (argparse.REMAINDER, argparse.PARSER) for act in parser._actions)
+    # A NAME may stand behind options; parse_args gives it up at the first one.
+    args = parser.parse_args(words) if ends_with_script else parser.parse_intermixed_args(words)
     args.framework = framework
     return int(module.run(args))
 

@@ -44,8 +44,16 @@ def split_words(words: Sequence[str]) -> Sequence[str]:
 
 
 def run(args: argparse.Namespace) -> int:
+    from msprobe.config import ConfigError, load
+    from msprobe.dump.errors import DumpError
     from msprobe.report.terminal import announce
     from msprobe.rerun.again import Request, again
+
+    if args.step:
+        try:
+            load("pytorch", None, dump_path=".", step=args.step.split(","))  # not only in the process of the script
+        except ConfigError:
+            raise DumpError(f"--step {args.step} is no list of steps, such as 0-9,20") from None
 
     def ask(script: Script, directory: Path) -> tuple[Answer, bool]:
         against = Path(args.against) if args.against else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,10 +49,14 @@ def split_words(words: Sequence[str]) -> Sequence[str]:
 
 
 def run(args: argparse.Namespace) -> int:
+    from msprobe.dump.errors import DumpError
+    from msprobe.report.json_output import json_text
     from msprobe.report.terminal import announce
     from msprobe.rerun.printed import parse_number
     from msprobe.rerun.prove import PROVED, Request, prove
 
+    if args.most < 1:
+        raise DumpError(f"--most is {args.most}; give 1 or more")
     number = parse_number(args.number) if args.number is not None else None
 
     def ask(script: Script, directory: Path) -> tuple[Answer, bool]:
@@ -62,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         request = Request(script, Path(args.golden), directory, target, tensors, args.call, args.most, number)
         proof = prove(request, announce)
         if args.output:
-            text = json.dumps({"schema": "msprobe/prove/1", **proof.summary()}, indent=1)
+            text = json_text("prove", proof.summary(), indent=1)
             (directory / "proof.json").write_text(text, encoding="utf-8")
             (directory / "proof.json").chmod(0o640)
         return proof, proof.verdict == PROVED

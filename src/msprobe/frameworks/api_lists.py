@@ -6,6 +6,7 @@ but not collected. To edit it, move a line from one list to the other.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,19 +20,33 @@ SWITCHED_OFF = "switched_off"
 _MAX_BYTES = 1 << 20
 
 
+Lists = dict[str, list[str]]
+
+
 class ApiListError(ValueError):
     """The list of APIs cannot be used; the message says what is wrong, where, and what was expected."""
 
 
-def read_lists(path: Path, categories: Sequence[str]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+def read_lists(path: Path, categories: Sequence[str]) -> tuple[Lists, Lists]:
     """The lists of names that are on and off; both have every one of `categories`."""
     try:
         size = path.stat().st_size
         if size > _MAX_BYTES:
             raise ApiListError(f"{path}: has {size} bytes, expected a list of names of at most {_MAX_BYTES}.")
-        documents = load_all(read_regular(path))
+        data = read_regular(path)
+    except OSError as error:
+        raise ApiListError(f"{path}: cannot be read ({error}).") from error
+    on, off = _parse(path, data, tuple(categories))
+    return {name: [*names] for name, names in on.items()}, {name: [*names] for name, names in off.items()}
+
+
+@functools.lru_cache(maxsize=4)
+def _parse(path: Path, data: bytes, categories: tuple[str, ...]) -> tuple[Lists, Lists]:
+    """Every debugger reads the file; it is parsed again only if its content has changed."""
+    try:
+        documents = load_all(data)
         content = documents[0] if len(documents) == 1 else documents or None
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise ApiListError(f"{path}: cannot be read ({error}).") from error
     except yaml.YAMLError as error:
         raise ApiListError(f"{path}: is not YAML ({' '.join(str(error).split())}).") from error

@@ -9,6 +9,7 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
+from msprobe.config.errors import suggest
 from msprobe.dump.errors import DumpError
 from msprobe.dump.plural import count
 from msprobe.dump.products import WEIGHTS
@@ -16,7 +17,7 @@ from msprobe.dump.reader import Dump, RankDump
 from msprobe.dump.record_keys import DAMAGE
 from msprobe.messages import Message
 from msprobe.precision.operands import Operand, operands
-from msprobe.stats.damage import Damage, measure_damage, read_damage, usual_damage, worst_of
+from msprobe.stats.damage import Damage, measure_formats, read_damage, usual_damage, worst_of
 from msprobe.stats.formats import BY_NAME, Format
 
 BELOW_USUAL = 6.0
@@ -139,7 +140,7 @@ class _Meter:
 
     def __init__(self, forms: Sequence[Format]) -> None:
         self._forms = forms
-        self._known: dict[tuple[Any, ...], Damage] = {}
+        self._known: dict[tuple[Any, ...], dict[str, list[Damage]]] = {}
         self._without_tensor = 0
         self._unread: list[str] = []
         self._not_measured: set[str] = set()
@@ -151,36 +152,33 @@ class _Meter:
         name = operand.item.get("data_name")
         for form in self._forms:
             if form.name in live:
-                damages = read_damage(live[form.name])
-                self._keep(rank, operand, form, worst_of(damages) if damages else None)
+                self._keep(rank, operand, form, read_damage(live[form.name]))
             elif isinstance(name, str):
-                self._keep(rank, operand, form, self._measure(rank, name, operand, form))
+                self._keep(rank, operand, form, self._measure(rank, name, operand).get(form.name, []))
             else:
                 self._without_tensor += 1
                 if live:
                     self._not_measured.add(form.name)
 
-    def _measure(self, rank: RankDump, name: str, operand: Operand, form: Format) -> Optional[Damage]:
+    def _measure(self, rank: RankDump, name: str, operand: Operand) -> dict[str, list[Damage]]:
         weight = operand.role == WEIGHTS
         try:
             status = rank.tensor_path(name).stat()
-            key = (status.st_dev, status.st_ino, form.name, weight, operand.channels_first)
+            key = (status.st_dev, status.st_ino, weight, operand.channels_first)
             if key not in self._known:
                 values = rank.tensor(name)
                 if operand.channels_first and values.ndim > 2:
                     values = np.moveaxis(values, 1, -1)
-                damages = measure_damage(values, form, weight)
-                if not damages:
-                    return None
-                self._known[key] = worst_of(damages)
+                self._known[key] = measure_formats(values, self._forms, weight)
             return self._known[key]
         except (DumpError, OSError) as error:
             self._unread.append(str(error).rstrip("."))
-            return None
+            return {}
 
-    def _keep(self, rank: RankDump, operand: Operand, form: Format, damage: Optional[Damage]) -> None:
-        if damage is None:
+    def _keep(self, rank: RankDump, operand: Operand, form: Format, damages: list[Damage]) -> None:
+        if not damages:
             return
+        damage = worst_of(damages)
         key = (form.name, operand.place, operand.role)
         known = self.rows.get(key)
         if known is None or damage.level < known.damage.level:
@@ -225,7 +223,8 @@ def formats_of(text: str) -> list[Format]:
     unknown = [name for name in names if name not in BY_NAME]
     if unknown or not names:
         found = f"{unknown[0]!r} is not a format" if unknown else "no format was given"
-        raise DumpError(f"{found}; known: {', '.join(BY_NAME)}")
+        nearest = suggest(unknown[0], BY_NAME) if unknown else ""
+        raise DumpError(f"{found}; {f'did you mean {nearest}? ' if nearest else ''}known: {', '.join(BY_NAME)}")
     return [BY_NAME[name] for name in dict.fromkeys(names)]
 
 

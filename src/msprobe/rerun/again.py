@@ -20,7 +20,14 @@ from msprobe.dump.plural import count
 from msprobe.dump.reader import Dump, open_dump
 from msprobe.messages import beside
 from msprobe.rerun.causes import Cause, Evidence, explain, wants_repetition
-from msprobe.rerun.first_difference import INPUT, Comparison, Difference, compare_runs, first_batches
+from msprobe.rerun.first_difference import (
+    INPUT,
+    Comparison,
+    Difference,
+    compare_runs,
+    first_batches,
+    refuse_without_checksums,
+)
 from msprobe.rerun.launch import Script, run_script
 
 REPETITIONS = 16
@@ -100,6 +107,8 @@ def again(request: Request, say: Callable[[str], None]) -> Answer:
     runs = _Runs(request, say)
     if request.against is not None:
         first = open_dump(request.against)
+        for rank in first.ranks[:1]:  # before the script runs for nothing
+            refuse_without_checksums(rank)
     else:
         first = runs.record()
     second = runs.record()
@@ -131,8 +140,9 @@ class _Runs:
         self._run(directory, None, remedies or Remedies(), environment or {})
         dump = directory / "dump"
         if not dump.is_dir():
+            early = f"it ended before step {self._request.steps}, or " if self._request.steps else "it "
             raise ScriptFailed(
-                f"the {_NAMES[self._count - 1]} run of {self._request.script} recorded nothing: it called no "
+                f"the {_NAMES[self._count - 1]} run of {self._request.script} recorded nothing: {early}called no "
                 "torch.nn.Module or mindspore.nn.Cell with parameters. If it only calls functions of torch, use "
                 "--level L1"
             )
@@ -169,7 +179,7 @@ class _Runs:
         settings = {
             "task": "statistics",
             "dump_path": str(directory / "dump"),
-            "step": [wanted] if wanted else [],
+            "step": wanted.split(",") if wanted else [],
             "level": self._request.level,
             "statistics": {"summary_mode": "md5"},
         }

@@ -121,8 +121,8 @@ def compare_runs(first: Dump, second: Dump) -> Comparison:
         rank = unit.first.rank
         if rank in differences:
             continue
-        _refuse_without_checksums(unit.first)
-        _refuse_without_checksums(unit.second)
+        refuse_without_checksums(unit.first)
+        refuse_without_checksums(unit.second)
         walk = _Walk(unit, *seen.setdefault(rank, ({}, {})))
         found = walk.run()
         records += walk.before
@@ -242,7 +242,8 @@ def _differs(first: Any, second: Any) -> bool:
     return bool(first != second)
 
 
-def _refuse_without_checksums(rank: RankDump) -> None:
+def refuse_without_checksums(rank: RankDump) -> None:
+    """Raises DumpError if the tensors of this dump have no checksums."""
     tensors = (item for record in rank.records.values() for _, item in items(record) if _is_tensor(item))
     one = next(tensors, None)
     if one is not None and "md5" not in one:

@@ -120,6 +120,8 @@ def prove(request: Request, say: Callable[[str], None]) -> Proof:
     target = request.target if request.target is not None else runs.record()
     runs.check_steps(target)
     found = _compare(target, request.golden, runs.steps)
+    if request.call and not any(True for unit in found.units for _ in _find_calls(unit, request.call)):
+        raise DumpError(f"{request.call} is not a call that both runs make; dump.json has the names of the calls")
     if found.origin is None:
         raise DumpError(f"there is nothing to prove: the target and {request.golden} have verdict {found.verdict!r}")
     _check_seeds(found, found.origin)

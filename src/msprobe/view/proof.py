@@ -22,6 +22,8 @@ from msprobe.view.single_dump import load_dump
 FILE = "proof.json"
 MOST_BYTES = 16 << 20
 MOST_CAUSES = 100
+_NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+"""How strict JSON has these numbers."""
 _VERDICTS = {"proved": "proved", "not proved": "differs", "not the cause": "differs"}
 
 
@@ -90,7 +92,7 @@ def _said(record: dict[str, Any], key: str) -> str:
 
 
 def _number(value: Any) -> Optional[float]:
-    return read_number(value)
+    return float(value) if value in _NOT_FINITE else read_number(value)
 
 
 def _whole(value: Any) -> Optional[int]:

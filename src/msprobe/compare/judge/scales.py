@@ -40,6 +40,8 @@ SAME = 0.02
 """Factors that differ by less are one."""
 MOST = 0.6
 """A factor is that of a block if this share of its numbers has it."""
+NEARLY = 0.95
+"""Scales are transposed if this share of the blocks agrees."""
 LOST = 0.3
 """A block has lost most of its numbers if its error has this share of its energy."""
 FEW = 0.25
@@ -227,14 +229,14 @@ def explain(values: Array, reference: Array, layout: Layout, form: Format) -> st
     common = float(np.median(factors[used]))
     if abs(common - 1) > OFF and np.all(np.abs(factors[used] / common - 1) < OFF) and _is_scaled(values, kept, common):
         return f"all of it is {_times(common)}"
+    if _is_turned(factors, used, reference, rows, columns, form):
+        return "its scales are in the order of the transposed matrix"
     if off.any() and off.sum() <= FEW * used.sum():
         far = np.abs(np.log(np.abs(factors) + 1e-9)) * off
         y, x = (int(place) for place in np.unravel_index(int(np.argmax(far)), off.shape))
         said = _of_block(*(one[y * rows : (y + 1) * rows, x * columns : (x + 1) * columns] for one in (values, kept)))
         if said:
             return f"{said.format(f'block ({y}, {x})')}{_more(off)}"
-    if _is_turned(factors, reference, rows, columns, form):
-        return "its scales are those of the transposed blocks"
     clipped = _clipped(values, kept)
     if clipped:
         return (
@@ -286,13 +288,18 @@ def _clipped(values: Array, kept: Array) -> float:
     return float(np.mean((np.abs(values) == most) & (np.abs(kept) > 1.125 * most)))
 
 
-def _is_turned(factors: Array, reference: Array, rows: int, columns: int, form: Format) -> bool:
-    if factors.shape[0] != factors.shape[1]:
-        return False
+def _is_turned(factors: Array, used: Array, reference: Array, rows: int, columns: int, form: Format) -> bool:
+    """Whether the factors of the blocks are those of scales that were written row by row and read column by column, or
+    the other way: nearly every block that is off, or would be, must have the scale of the block at the other place."""
     scales = block_scales(largest_of_blocks(np.abs(reference), rows, columns), form)
-    wanted = np.log(scales.T / scales)
-    found = np.log(np.maximum(np.abs(factors), 1e-9))
-    return bool(np.abs(wanted).max() > OFF and np.median(np.abs(found - wanted)) < OFF)
+    used = used & (scales > 0)
+    found = np.log(np.maximum(np.abs(factors[used]), 1e-9))
+    for order in (scales.T.reshape(scales.shape), scales.reshape(scales.shape[::-1]).T):
+        wanted = np.log(np.maximum(order[used], 1e-300) / scales[used])
+        moved = (np.abs(wanted) > OFF) | (np.abs(found) > OFF)
+        if moved.sum() > 1 and np.mean(np.abs(found - wanted)[moved] < OFF) > NEARLY:
+            return True
+    return False
 
 
 def _more(marked: Array) -> str:

@@ -1,4 +1,7 @@
-"""Reads YAML of the user: plain data without aliases. Nine lines of aliases can expand to a billion items."""
+"""Reads YAML of the user: plain data without aliases. Nine lines of aliases can expand to a billion items.
+
+Where PyYAML has libyaml, that reads the text. The nodes are made in Python, which limits how deep they are nested.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,23 @@ from typing import Any
 
 import yaml
 
+_Loader: Any = yaml.SafeLoader
+if yaml.__with_libyaml__:
 
-class _PlainLoader(yaml.SafeLoader):
+    class _FastLoader(yaml.composer.Composer, yaml.CSafeLoader):
+        def __init__(self, stream: Any) -> None:
+            yaml.CSafeLoader.__init__(self, stream)
+            yaml.composer.Composer.__init__(self)
+
+    _Loader = _FastLoader
+
+
+class _PlainLoader(_Loader):  # type: ignore[misc]
     """The safe loader, without aliases."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            mark = self.peek_event().start_mark
             raise yaml.composer.ComposerError(None, None, "aliases (*name) are not accepted", mark)
         return super().compose_node(parent, index)
 

@@ -18,13 +18,18 @@
 #pragma GCC diagnostic ignored "-Wpsabi" /* no vector is an argument between files */
 
 #define MOST_ROWS 128        /* of a block of one column that is read once */
+#define PACKED 0x2000        /* elements that are copied before they are measured: they fit the nearest cache */
+#define WIDEST 512           /* columns of them */
+#define HIGH_STRIP 256       /* columns of more than MOST_ROWS rows */
+#define AHEAD 0x800          /* elements to prefetch */
 #define MOST_ELEMENTS 0x4000 /* of a small block */
-#define STRIP 64             /* columns that are read at once */
-#define SHORT 128            /* float32 sums of long blocks have at most so many numbers */
+#define SHORT 256            /* float32 sums of long blocks have at most so many numbers */
 #define TILE 4096
+#define NEAR 16       /* powers of two */
 #define NO_SCALE 4096 /* larger than every exponent */
 
 enum { SCALE_NONE, SCALE_FLOAT32, SCALE_POWER, SCALE_E8M0, SCALE_E4M3 };
+enum { USUAL, FULL, ANY_KIND }; /* loops: nothing special; something saturates; also outside of the bulk */
 enum { MODE_FLOOR, MODE_RCEIL, MODE_CEIL, MODE_EVEN };
 
 #define JOIN2(a, b) a##b
@@ -41,7 +46,7 @@ typedef struct {
     float peak;               /* the largest magnitude if the tensor is one block, else 0 */
     /* computed from these */
     int32_t lowest_bits, largest_bits, over_bits, bulk_bits, peak_bits;
-    int32_t shift; /* from the exponent of an element to the number that rounds it */
+    float step;    /* times the exponent of an element is the number that rounds it */
     float magic;   /* the number that rounds elements below the lowest exponent */
     int32_t carry; /* makes the exponent of the largest magnitude that of the scale */
     int highest;   /* the exponent of the largest number */
@@ -59,11 +64,13 @@ typedef struct {
     int lowest, highest; /* exponents of the scales, as the bits of a float32 */
     double worst_ratio;
     ptrdiff_t worst; /* the number of the block */
+    ptrdiff_t base;  /* of the first block of this call */
     int64_t zero, tiny, beyond, elements;
 } totals;
 
 typedef struct {
     int32_t peak; /* of the last tile */
+    int exponent; /* of that one, or of one before with a peak of NEAR powers of two more or less */
     int64_t zeros;
     double moments[4];
 } extents;
@@ -97,7 +104,7 @@ static void add_block(const wide_sums *w, float unit, int used, const format *f,
     if (used) note_scales(exponent, exponent, t);
     if (ratio > t->worst_ratio) {
         t->worst_ratio = ratio;
-        t->worst = place;
+        t->worst = t->base + place;
     }
 }
 
@@ -119,10 +126,11 @@ static void add_block(const wide_sums *w, float unit, int used, const format *f,
 #define LARGER(a, b) CHOOSE(a, b, (a) > (b))
 #define SMALLER(a, b) CHOOSE(a, b, (a) < (b))
 #define COUNT(n, a, b) ((n) - ((a) < (b)))
+#define FMA(a, b, c) ((a) * (b) + (c))
 #define ANY(mask) NAME(any_of)(mask)
 #include "damage_loops.h"
 #if defined(__x86_64__)
-#define TARGET __attribute__((target("avx2")))
+#define TARGET __attribute__((target("avx2,fma")))
 #define SUFFIX _avx2
 #define LANES 8
 #define LOW1 0, 8, 2, 10, 4, 12, 6, 14
@@ -132,6 +140,7 @@ static void add_block(const wide_sums *w, float unit, int used, const format *f,
 #define LARGER(a, b) ((ints)_mm256_max_epi32((__m256i)(a), (__m256i)(b)))
 #define SMALLER(a, b) ((ints)_mm256_min_epi32((__m256i)(a), (__m256i)(b)))
 #define COUNT(n, a, b) ((n) - ((a) < (b)))
+#define FMA(a, b, c) ((floats)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
 #define ANY(mask) (_mm256_movemask_epi8((__m256i)(mask)) != 0)
 #include "damage_loops.h"
 #define TARGET __attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,prefer-vector-width=512")))
@@ -146,6 +155,7 @@ static void add_block(const wide_sums *w, float unit, int used, const format *f,
 #define COUNT(n, a, b)                                                                                                 \
     ((ints)_mm512_mask_add_epi32((__m512i)(n), _mm512_cmplt_epi32_mask((__m512i)(a), (__m512i)(b)), (__m512i)(n),      \
                                  _mm512_set1_epi32(1)))
+#define FMA(a, b, c) ((floats)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
 #define ANY(mask) (_mm512_movepi32_mask((__m512i)(mask)) != 0)
 #include "damage_loops.h"
 #endif
@@ -181,7 +191,7 @@ static int complete(format *f) {
     f->over_bits = bits_of(f->has_inf && f->scale == SCALE_NONE ? INFINITY : f->largest);
     f->bulk_bits = bits_of(f->bulk);
     f->peak_bits = bits_of(f->peak);
-    f->shift = ((23 - f->mantissa) << 23) + (1 << 22);
+    f->step = ldexpf(1.5f, 23 - f->mantissa);
     f->magic = ldexpf(1.5f, 23 + f->lowest - f->mantissa);
     const int32_t fraction = f->largest_bits & 0x7fffff, all = 0x7fffff;
     f->carry = f->scale == SCALE_POWER || f->mode == MODE_RCEIL ? all - fraction
@@ -202,25 +212,45 @@ static int open_matrix(PyObject *object, Py_buffer *view) {
     return -1;
 }
 
+static PyObject *as_tuple(const totals *t, ptrdiff_t size, ptrdiff_t across) {
+    const long long filling = (long long)t->elements - (long long)size;
+    return Py_BuildValue("LLLdddddnni", (long long)t->zero - filling, (long long)t->beyond,
+                         (long long)(t->tiny - t->zero), t->energy, t->error, t->bulk_energy, t->bulk_error,
+                         t->worst_ratio, t->worst / across, t->worst % across,
+                         t->lowest < NO_SCALE ? t->highest - t->lowest : 0);
+}
+
+/* One tuple; with `both`, two for blocks of one row, along the rows and along the columns. Then the matrix is read in
+   bands as high as a block is long: what the first reads is in the cache for the second. */
 PyObject *damage(PyObject *module, PyObject *args) {
     Py_buffer view;
     PyObject *matrix;
     format f;
-    totals t = {.lowest = NO_SCALE};
+    int both;
+    totals t[2] = {{.lowest = NO_SCALE}, {.lowest = NO_SCALE}};
     (void)module;
-    if (!PyArg_ParseTuple(args, "Oiifiiinnffdf:damage", &matrix, &f.mantissa, &f.lowest, &f.largest, &f.has_inf,
-                          &f.scale, &f.mode, &f.rows, &f.columns, &f.bulk, &f.norm, &f.whole_scale, &f.peak))
+    if (!PyArg_ParseTuple(args, "Oiifiiinnffdfp:damage", &matrix, &f.mantissa, &f.lowest, &f.largest, &f.has_inf,
+                          &f.scale, &f.mode, &f.rows, &f.columns, &f.bulk, &f.norm, &f.whole_scale, &f.peak, &both))
         return NULL;
     if (complete(&f) || open_matrix(matrix, &view)) return NULL;
     const Py_ssize_t rows = view.shape[0], columns = view.shape[1], across = (columns + f.columns - 1) / f.columns;
+    const Py_ssize_t step = both ? f.columns : rows;
+    format turned = f;
+    turned.rows = f.columns;
+    turned.columns = f.rows;
     Py_BEGIN_ALLOW_THREADS fp_state before = fp_exact();
-    chosen()->measure(view.buf, rows, columns, &f, &t);
+    for (Py_ssize_t top = 0; top < rows; top += step) {
+        const Py_ssize_t high = top + step < rows ? step : rows - top;
+        const float *band = (const float *)view.buf + top * columns;
+        t[0].base = top * across;
+        t[1].base = top / step * columns;
+        chosen()->measure(band, high, columns, &f, &t[0]);
+        if (both) chosen()->measure(band, high, columns, &turned, &t[1]);
+    }
     fp_restore(before);
     Py_END_ALLOW_THREADS PyBuffer_Release(&view);
-    const long long filling = (long long)t.elements - (long long)rows * columns;
-    return Py_BuildValue("LLLdddddnni", (long long)t.zero - filling, (long long)t.beyond, (long long)(t.tiny - t.zero),
-                         t.energy, t.error, t.bulk_energy, t.bulk_error, t.worst_ratio, t.worst / across,
-                         t.worst % across, t.lowest < NO_SCALE ? t.highest - t.lowest : 0);
+    if (!both) return as_tuple(&t[0], rows * columns, across);
+    return Py_BuildValue("NN", as_tuple(&t[0], rows * columns, across), as_tuple(&t[1], rows * columns, columns));
 }
 
 /* The largest magnitude, its place, the number of elements that are not finite and of zeros, and the means of the
