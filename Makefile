@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # "Illegal instruction". This makes torch use AVX-512 at most.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 
-.PHONY: demo test test-fast test-slow lint format fuzz torture quality parallel rollout versions bench bench-quick screenshots clean
+.PHONY: demo test suite test-fast test-slow lint format fuzz torture quality parallel rollout versions bench bench-quick screenshots clean
 
 $(STAMP): pyproject.toml setup.py $(C_CODE)
 	$(PYTHON) -m venv $(VENV)
@@ -36,8 +36,15 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(C_CODE)
 
-test: lint
-	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow" -rs --durations=30 tests
+# The linters run beside the tests: mypy has one core only. Tests wait for processes, ranks and pages, so there is one
+# worker more than cores. Files run in the order of their names: by the number of their tests, the longest come last.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+
+test: $(STAMP)
+	$(MAKE) --no-print-directory --jobs 2 lint suite
+
+suite: $(STAMP)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow" -rs --durations=30 tests
 
 # Unit tests and one smoke test per capability: under two minutes on two cores.
 test-fast: $(STAMP)

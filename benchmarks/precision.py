@@ -1,10 +1,13 @@
 """Does the estimate of `msprobe precision` predict what a format does to the loss? Run by hand.
 
-python benchmarks/precision.py [--steps 200]
+python benchmarks/precision.py [--steps 200] [--seeds 6]
 
 Trains five tiny models as they are and in nine emulated configurations (a format in all Linear modules, or mxfp4 in one
 of them), and prints for each model the rank correlation (Spearman) between the estimated damage, measured while the
 model trained as it is, and the loss gap: of the last tenth of the steps, and the mean distance of the loss curves.
+
+Which of two small gaps is larger depends on the seed, so damage and gaps are means over several seeds (weights and
+data). How well the gaps of one half of the seeds predict those of the other half shows what an estimate can reach.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import json
 import logging
 import tempfile
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Callable, Optional
 
@@ -128,13 +132,13 @@ MODELS: dict[str, tuple[Callable[[], Any], Callable[[Any, Any], Any]]] = {
 }  # fmt: skip
 
 
-def train(name: str, steps: int, debugger: Optional[PrecisionDebugger] = None) -> Any:
+def train(name: str, steps: int, seed: int, debugger: Optional[PrecisionDebugger] = None) -> Any:
     """The losses."""
-    torch.manual_seed(0)
+    torch.manual_seed(2 * seed)
     make, loss_of = MODELS[name]
     model = make()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(2 * seed + 1)
     losses = []
     for _ in range(steps):
         if debugger is not None:
@@ -150,14 +154,14 @@ def train(name: str, steps: int, debugger: Optional[PrecisionDebugger] = None) -
     return np.array(losses)
 
 
-def damages(name: str, steps: int) -> tuple[Any, dict[str, dict[str, float]]]:
+def damages(name: str, steps: int, seed: int) -> tuple[Any, dict[str, dict[str, float]]]:
     """The losses of the model as it is, and the noise of each Linear module in each format."""
     with tempfile.TemporaryDirectory() as folder:
         config = {"task": "statistics", "level": "L0", "dump_path": f"{folder}/dump", "step": [steps // 2]}
         config["precision"] = {"formats": list(FORMATS)}
         file = Path(folder) / "config.json"
         file.write_text(json.dumps(config))
-        losses = train(name, steps, PrecisionDebugger(config_path=str(file)))
+        losses = train(name, steps, seed, PrecisionDebugger(config_path=str(file)))
         found = estimate(open_dump(Path(folder) / "dump"), [BY_NAME[one] for one in FORMATS], None, lambda a, b, c: a)
     noise: dict[str, dict[str, float]] = {}
     for verdict in found.verdicts:
@@ -172,42 +176,63 @@ def configurations(noise: dict[str, dict[str, float]]) -> Iterator[tuple[str, st
     for name in FORMATS:
         yield name, name, [], sum(noise[name].values())
     modules = sorted(noise[SINGLE], key=lambda one: noise[SINGLE][one])
-    for module in (modules[0], modules[len(modules) // 2], modules[-1]):
+    for title, module in (("least", modules[0]), ("middle", modules[len(modules) // 2]), ("most", modules[-1])):
         others = [one for one in modules if one != module]
-        yield f"{SINGLE} in {module}", SINGLE, others, noise[SINGLE][module]
+        yield f"{SINGLE} in the {title} damaged module", SINGLE, others, noise[SINGLE][module]
 
 
-def rank_correlation(one: list[float], two: list[float]) -> float:
+def measure(name: str, steps: int, seed: int) -> tuple[list[str], Any]:
+    """The configurations, and for each the estimated damage, the loss gap and the distance."""
+    bare, noise = damages(name, steps, seed)
+    last = max(steps // 10, 1)
+    titles, found = [], []
+    for title, form, keep, damage in configurations(noise):
+        with emulating(BY_NAME[form], keep):
+            away = train(name, steps, seed) - bare
+        titles.append(title)
+        found.append((damage, away[-last:].mean(), np.abs(away).mean()))
+    return titles, np.array(found)
+
+
+def rank_correlation(one: Any, two: Any) -> float:
     ranks = [np.argsort(np.argsort(values)) for values in (one, two)]
     return float(np.corrcoef(*ranks)[0, 1])
 
 
+def between_halves(gaps: Any) -> float:
+    """The mean rank correlation between the gaps of one half of the seeds and those of the other."""
+    seeds = range(len(gaps))
+    halves = [list(half) for half in combinations(seeds, len(gaps) // 2)]
+    pairs = [(gaps[half].mean(0), gaps[[seed for seed in seeds if seed not in half]].mean(0)) for half in halves]
+    return float(np.mean([rank_correlation(*pair) for pair in pairs]))
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--seeds", type=int, default=6, help="at least 2")
     parser.add_argument("--model", choices=MODELS, action="append")
     args = parser.parse_args()
     torch.set_num_threads(1)
     logging.getLogger("msprobe").setLevel(logging.WARNING)
     results = []
     for name in args.model or MODELS:
-        bare, noise = damages(name, args.steps)
-        last = max(args.steps // 10, 1)
-        estimated, gaps, distances = [], [], []
-        print(f"{name}: loss {bare[-last:].mean():.4f} as it is", flush=True)
-        for title, form, keep, damage in configurations(noise):
-            with emulating(BY_NAME[form], keep):
-                losses = train(name, args.steps)
-            estimated.append(damage)
-            gaps.append(float((losses - bare)[-last:].mean()))
-            distances.append(float(np.abs(losses - bare).mean()))
-            print(f"  {title:32} estimated {damage:.3e}  gap {gaps[-1]:+.5f}  distance {distances[-1]:.5f}", flush=True)
-        results.append((rank_correlation(estimated, gaps), rank_correlation(estimated, distances)))
+        print(f"{name}: {args.seeds} seeds", flush=True)
+        runs = [measure(name, args.steps, seed) for seed in range(args.seeds)]
+        found = np.array([run for _, run in runs])  # seed, configuration, number
+        means, scatter = found.mean(0), found[:, :, 1].std(0, ddof=1) / args.seeds**0.5
+        for title, (damage, gap, distance), error in zip(runs[0][0], means, scatter):
+            print(f"  {title:36} estimated {damage:.3e}  gap {gap:+.5f} ± {error:.5f}  distance {distance:.5f}")
+        alone = np.mean([rank_correlation(run[:, 0], run[:, 1]) for run in found])
+        results.append([rank_correlation(means[:, 0], means[:, column]) for column in (1, 2)])
         print(
-            f"  rank correlation: {results[-1][0]:.2f} with the gap, {results[-1][1]:.2f} with the distance", flush=True
+            f"  rank correlation: {results[-1][0]:.2f} with the gap ({alone:.2f} in the mean of the single seeds; "
+            f"{between_halves(found[:, :, 1]):.2f} between the gaps of two halves of the seeds), "
+            f"{results[-1][1]:.2f} with the distance",
+            flush=True,
         )
-    means = np.mean(results, axis=0)
-    print(f"mean of {len(results)} models: {means[0]:.2f} with the gap, {means[1]:.2f} with the distance")
+    mean = np.mean(results, axis=0)
+    print(f"mean of {len(results)} models: {mean[0]:.2f} with the gap, {mean[1]:.2f} with the distance")
 
 
 if __name__ == "__main__":

@@ -91,6 +91,7 @@ def test_bash_completes_verbs_and_their_options(tmp_path: Path, capsys: pytest.C
     script = tmp_path / "msprobe.bash"
     script.write_text(capsys.readouterr().out)
     assert completed(script, "comp") == ["compare", "compiled", "completion"]
+    assert completed(script, "completion", "f") == ["fish"]
     assert set(completed(script, "")) >= {verb for verb, _ in VERBS}
     assert completed(script, "compare", "a", "--ht") == ["--html"]
     assert "--follow" in completed(script, "watch", "--")

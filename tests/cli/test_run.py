@@ -106,7 +106,7 @@ def test_a_module_runs_as_python_runs_it_and_without_a_config_two_steps_of_mix_a
     assert {"Module.0.Linear.forward.0", "Functional.linear.1.forward"} <= set(names(script.parent / "dump_path"))
     last = ours.stderr.splitlines()[-1]
     assert "2 steps written to" in last
-    assert "Next: msprobe show dump_path, or" in last
+    assert "Next: msprobe show dump_path. With" in last
     assert "msprobe compare TARGET GOLDEN" in last
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,14 @@ class Leaf:
 
 class Other(Leaf):
     pass
+
+
+class Adapter:
+    """Stands in the place of a different module, as an adapter of peft does."""
+
+
+def make(size: int) -> Leaf:
+    return Other(size)
 
 
 class Several(list[Any]):
@@ -53,6 +64,11 @@ class Model(Base):
         if self.plain == self.long:
             pass
         self.build()
+        given = Leaf(16)
+        self.given = given
+        self.made = make(16)
+        self.adapted = Leaf(17)
+        vars(self)["adapted"] = Adapter()
 
     def build(self) -> None:
         self.later = Leaf(15)
@@ -75,7 +91,7 @@ def found() -> dict[str, Frame]:
 TEXTS = {
     "Module.inherited.Leaf": "self.inherited = Leaf(3)",
     "Module.plain.Leaf": "self.plain = Leaf(2)",
-    "Module.long.Leaf": "self.long = Leaf(size=4, )",
+    "Module.long.Leaf": "self.long = Leaf(size=4)",
     "Module.first.Leaf": "self.first, self.second = Leaf(5), Leaf(6)",
     "Module.second.Leaf": "self.first, self.second = Leaf(5), Leaf(6)",
     "Module.typed.Leaf": "self.typed: Leaf = Leaf(7)",
@@ -83,6 +99,7 @@ TEXTS = {
     "Module.layers.*.Leaf": "self.layers = Several([Leaf(8), Leaf(9)])",
     "Module.chosen.Other": "self.chosen = Other(11)",
     "Module.later.Leaf": "self.later = Leaf(15)",
+    "Module.made.Other": "self.made = make(16)",
 }
 
 
@@ -125,3 +142,41 @@ def test_a_class_without_a_file_has_no_lines(source: str) -> None:
     space: dict[str, Any] = {"__name__": "nowhere"}
     exec(source, space)
     assert made_lines([space["Made"]()], "Module", [("Module.x.Leaf", Leaf())]) == {}
+
+
+SCRIPT = """
+import sys
+from msprobe.collect.constructors import made_lines
+
+class Net:
+    pass
+
+def adapted(net, size):
+    return net
+
+def main():
+    local = Net()
+    print(made_lines([local], "Module", []))
+
+net = Net()
+net = adapted(
+    net,
+    size=3,
+)
+print(made_lines([net], "Module", []))
+net = None
+main()
+"""
+
+
+def test_a_model_is_made_where_the_script_binds_its_name(tmp_path: Path) -> None:
+    """The last statement that has run; a model of a function has none where several lines call its class."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+    )
+    bound, local = map(ast.literal_eval, done.stdout.splitlines())
+    frame = parse_frame(bound["Module"])
+    assert frame is not None
+    assert (frame.line, frame.function, frame.text) == (16, "<module>", "net = adapted(net, size=3)")
+    assert local == {}

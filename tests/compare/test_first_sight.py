@@ -136,7 +136,7 @@ def test_forgotten_clearing_is_still_found(tmp_path: Path) -> None:
     found = answer(tmp_path, clear=False, golden={"set_to_none": False})
     assert found.origin is not None
     assert found.origin.step == 1
-    assert found.origin.sentence.startswith("the gradients were not cleared before the backward")
+    assert found.origin.sentence.startswith("the target does not clear the gradients before the backward")
 
 
 def test_clipping_after_the_step_is_said(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_a_decaying_parameter_is_named_at_level_l1(tmp_path: Path) -> None:
 def test_level_l0_sees_gradients_that_were_not_cleared(tmp_path: Path) -> None:
     found = answer(tmp_path, clear=False, level="L0", golden={"level": "L0"})
     assert found.origin is not None
-    assert found.origin.sentence.startswith("the gradients were not cleared before the backward")
+    assert found.origin.sentence.startswith("the target does not clear the gradients before the backward")
 
 
 def test_level_l0_sees_that_parts_of_a_batch_add_up(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from collecting import Dump, collecting
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 from msprobe.dump.reader import open_dump
+from msprobe.dump.stack_frames import parse_frame
 from msprobe.pytorch import PrecisionDebugger
 
 LEVELS = ["L0", "L1", "mix"]
@@ -54,6 +55,26 @@ def test_the_order_of_a_step(tmp_path, level):
     first, end = found[0]["after"], found[1]["after"]
     assert ".forward" in first
     assert ".backward" in end
+
+
+def test_what_the_script_does_has_its_line(tmp_path):
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.001)
+    with collecting(tmp_path, model, level="L0") as dump:
+        model(torch.ones(2, 4)).sum().backward()
+        clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+    found = {event["event"]: parse_frame(event["at"]) for event in events(dump) if "at" in event}
+    assert {kind: frame.text for kind, frame in found.items()} == {
+        "backward": "model(torch.ones(2, 4)).sum().backward()",
+        "clip_grad_norm": "clip_grad_norm_(model.parameters(), 0.5)",
+        "optimizer_step": "optimizer.step()",
+        "zero_grad": "optimizer.zero_grad()",
+    }
+    assert {frame.file for frame in found.values()} == {__file__}
+    lines = json.loads((dump.directory / "source.json").read_text())[__file__]
+    assert all(frame.text in lines[str(frame.line)] for frame in found.values())
 
 
 def test_every_hyper_parameter_of_every_group(tmp_path):

@@ -80,7 +80,7 @@ def test_rows_go_first_then_lines_in_their_order_then_the_table(terminal) -> Non
         "Origin: the answer",
         "Rows that differ: 0 of 30; --all prints all",
         "the end",
-        "… 6 more lines: --all",
+        "… 6 lines of the answer left out: --all",
     ]
 
 

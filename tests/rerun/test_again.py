@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import pytest
 
@@ -28,26 +29,42 @@ def _again(directory: Path, script: str, *options: str) -> tuple[int, dict[str, 
     return done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr
 
 
+Answer = tuple[int, dict[str, Any], str]
+AgainOn = Callable[[str], tuple[Path, Answer]]
+
+
+@pytest.fixture(scope="module")
+def again_on(tmp_path_factory: pytest.TempPathFactory) -> AgainOn:
+    """The directory and the answer of a script of plants.py, which keeps its dumps there and runs once for all."""
+
+    @functools.cache
+    def run(name: str) -> tuple[Path, Answer]:
+        directory = tmp_path_factory.mktemp(name)
+        return directory, _again(directory, (PLANTS.get(name) or CLEAN[name]).script, "-o", "kept")
+
+    return run
+
+
 def _marks(names: Any) -> list[Any]:
     return [pytest.param(name, marks=() if name in QUICK or name == "plain" else pytest.mark.slow) for name in names]
 
 
 @pytest.mark.parametrize("name", _marks(PLANTS))
-def test_a_planted_source_is_named(tmp_path: Path, name: str) -> None:
-    code, answer, errors = _again(tmp_path, PLANTS[name].script)
+def test_a_planted_source_is_named(again_on: AgainOn, name: str) -> None:
+    _, (code, answer, errors) = again_on(name)
     assert code == 1, errors
     assert answer["cause"] == PLANTS[name].cause, answer
 
 
 @pytest.mark.parametrize("name", _marks(CLEAN))
-def test_a_script_that_repeats_itself_is_not_reported(tmp_path: Path, name: str) -> None:
-    code, answer, errors = _again(tmp_path, CLEAN[name].script)
+def test_a_script_that_repeats_itself_is_not_reported(again_on: AgainOn, name: str) -> None:
+    _, (code, answer, errors) = again_on(name)
     assert (code, answer.get("repeats")) == (0, True), (answer, errors)
     assert answer["records"] > 100
 
 
-def test_the_flipped_bit_is_printed_with_its_weight(tmp_path: Path) -> None:
-    _, answer, _ = _again(tmp_path, PLANTS["flipped_weight"].script)
+def test_the_flipped_bit_is_printed_with_its_weight(again_on: AgainOn) -> None:
+    _, (_, answer, _) = again_on("flipped_weight")
     assert answer["sentence"].startswith(
         "Module.blocks.1.up.Linear.weight differs in one bit: bit 20 of element [0, 5]"
     )
@@ -63,10 +80,10 @@ def test_fix_says_whether_the_remedy_helps(tmp_path: Path) -> None:
     assert answer["helped"] is False
 
 
-def test_an_earlier_dump_takes_the_place_of_the_first_run(tmp_path: Path) -> None:
-    _again(tmp_path, CLEAN["plain"].script, "-o", "kept")
-    (tmp_path / "mark").unlink()
-    code, answer, errors = _again(tmp_path, CLEAN["plain"].script, "--against", "kept/run1/dump")
+def test_an_earlier_dump_takes_the_place_of_the_first_run(again_on: AgainOn) -> None:
+    directory, _ = again_on("plain")
+    (directory / "mark").unlink()
+    code, answer, errors = _again(directory, CLEAN["plain"].script, "--against", "kept/run1/dump")
     assert code == 0, errors
     assert answer["repeats"]
     assert errors.count("run of train.py") == 1

@@ -45,7 +45,8 @@ class OverflowAnalysis:
             return Message("overflow.none")
         if self.producer is None:
             return Message("overflow.no_producer")
-        return Message("overflow.producer", call=self.producer.name, place=self.producer.label)
+        id = "overflow.producer_infinite" if self.producer.given == INFINITE else "overflow.producer"
+        return Message(id, call=self.producer.name, place=self.producer.label)
 
 
 _PRODUCT_NAMES = """

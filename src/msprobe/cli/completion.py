@@ -37,17 +37,22 @@ def _options(verb: str) -> Iterator[tuple[str, str]]:
             if isinstance(action, argparse._SubParsersAction):
                 yield from ((name, "") for name in action.choices)
                 waiting += action.choices.values()
+            elif not action.option_strings and action.choices:
+                yield from ((str(name), "") for name in action.choices)
             for option in action.option_strings:
                 if len(option) > 2 and action.help != argparse.SUPPRESS:
                     yield option, (action.help or "").replace("%", "")
 
 
 def _bash(known: dict[str, Options], zsh: bool) -> str:
-    cases = "\n".join(f"    {verb}) words={shlex.quote(' '.join(options))} ;;" for verb, options in known.items())
+    cases = "\n".join(
+        f"    {verb}) words={_words(options, dashes=True)} names={_words(options, dashes=False)} ;;"
+        for verb, options in known.items()
+    )
     head = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n" if zsh else ""
     return f"""# completion of msprobe, made by: msprobe completion {"zsh" if zsh else "bash"}
 {head}_msprobe() {{
-  local current="${{COMP_WORDS[COMP_CWORD]}}" words
+  local current="${{COMP_WORDS[COMP_CWORD]}}" words="" names=""
   COMPREPLY=()
   if [ "$COMP_CWORD" -eq 1 ]; then
     COMPREPLY=($(compgen -W "{" ".join(known)} --version --help" -- "$current"))
@@ -55,14 +60,18 @@ def _bash(known: dict[str, Options], zsh: bool) -> str:
   fi
   case "${{COMP_WORDS[1]}}" in
 {cases}
-    *) words="" ;;
   esac
   case "$current" in
     -*) COMPREPLY=($(compgen -W "$words" -- "$current")) ;;
+    *) [ "$COMP_CWORD" -eq 2 ] && COMPREPLY=($(compgen -W "$names" -- "$current")) ;;
   esac
 }}
 complete -o default -o bashdefault -F _msprobe msprobe
 """
+
+
+def _words(options: Options, dashes: bool) -> str:
+    return shlex.quote(" ".join(word for word in options if word.startswith("-") == dashes))
 
 
 def _fish(about: dict[str, str], known: dict[str, Options]) -> str:

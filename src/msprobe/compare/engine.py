@@ -45,6 +45,8 @@ def open_engine(name: str, jobs: int, progress: Progress) -> Iterator[Engine]:
         import multiprocessing
         from concurrent.futures import ProcessPoolExecutor
 
+        import msprobe.stats  # noqa: F401  # here, so that the processes do not each say that its C part is not built
+
         # A fork of a process with threads of a framework may hang; without such threads a fork starts faster.
         loaded = "torch" in sys.modules or "mindspore" in sys.modules
         context = multiprocessing.get_context("spawn" if loaded or sys.platform != "linux" else "fork")

@@ -89,8 +89,8 @@ class StepDriver:
         path = summary.settings.dump_path
         shown = os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
         notices.inform(
-            f"{count(len(summary.steps), 'step')} written to {path}. Next: msprobe show {shown}, or, when the other "
-            f"run is dumped too, msprobe compare TARGET GOLDEN (the good run is GOLDEN; {shown} is one of them)."
+            f"{count(len(summary.steps), 'step')} written to {path}. Next: msprobe show {shown}. With the dump of the "
+            "other run: msprobe compare TARGET GOLDEN, the good run last."
         )
 
     def finish(self) -> None:

@@ -108,7 +108,8 @@ def _origin_lines(origin: Origin) -> Iterator[Line]:
         *_both(0, "used at" if origin.kind in _STATE else "source", origin.source, origin.golden_source),
         *_callers(origin),
         *_both(_INSIDE, "inside", origin.library, origin.golden_library),
-        *_both(_INSIDE, "made at", origin.made, origin.golden_made),
+        *_both(_INSIDE if origin.model or origin.golden_model else _SIDES, "made at", origin.made, origin.golden_made),
+        *_both(_SIDES, "model", origin.model, origin.golden_model),
     ]
     yield 0, f"Origin: {origin.sentence}"
     yield from ((order, f"  {name:<7} {text}") for order, name, text in facts if text)

@@ -173,7 +173,7 @@ class Screen:
                     lines += map(paint, parts) if self._on_terminal and not lines else parts
         if left_out:
             count = sum(len(self._parts[place][1]) for place in left_out)
-            lines.append(f"… {count} more line{'s' if count > 1 else ''}: --all")
+            lines.append(f"… {count} line{'s' if count > 1 else ''} of the answer left out: --all")
         return lines
 
     def _wrap(self, text: str) -> list[str]:

@@ -45,8 +45,8 @@ def _choose() -> str:
         import msprobe.stats._kernel  # noqa: F401
     except ImportError as error:
         logging.getLogger("msprobe").warning(
-            "Cannot load the C statistics kernel (%s); the Python version is many times slower. "
-            "Reinstall msprobe on a machine with a C compiler.",
+            "The C parts of msprobe are not built (%s): computing statistics is many times slower. "
+            "Install a C compiler and then msprobe-precision again; msprobe doctor shows what is missing.",
             error,
         )
         return "python"

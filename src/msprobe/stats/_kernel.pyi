@@ -33,6 +33,7 @@ def damage(
     norm: float,
     whole: float,
     peak: float,
+    both: bool,
     /,
 ) -> tuple[int, int, int, float, float, float, float, float, int, int, int]:
     """The sums of native/damage.c, for msprobe/stats/damage.py."""

@@ -133,10 +133,10 @@ def measure_formats(
     wide = None if found else matrix.astype(np.float64)
     reach = _reach(matrix)
     return {
-        form.name: [
+        form.name: _measure_native(matrix, form, weight, missing, reach, found)
+        if found is not None and not _is_too_small(found.largest, form)
+        else [
             _measure(matrix.astype(np.float64) if wide is None else wide, form, weight, missing, reach, one)
-            if found is None or _is_too_small(found.largest, form)
-            else _measure_native(matrix, form, weight, missing, reach, one, found)
             for one in orientations(form, weight)
         ]
         for form in forms
@@ -185,18 +185,30 @@ class Extent(NamedTuple):
 
 
 def _measure_native(
-    matrix: Array, form: Format, weight: bool, missing: int, reach: float, orientation: str, size: Extent
-) -> Damage:
-    element, peak = form.element, size.largest
-    along = orientation == ROWS
-    rows, columns = block_of(matrix.shape if along else matrix.shape[::-1], form, weight)
-    block = (rows, columns) if along else (columns, rows)
+    matrix: Array, form: Format, weight: bool, missing: int, reach: float, size: Extent
+) -> list[Damage]:
+    element, peak, along = form.element, size.largest, orientations(form, weight)
     norm = math.ldexp(1.0, -min(max(math.frexp(peak)[1], -126), 126)) if peak else 1.0
-    zero, beyond, tiny, energy, error, bulk, bulk_error, ratio, y, x, exponents = damage(
-        matrix, element.mantissa, element.lowest, element.largest, element.has_inf, _SCALES.index(form.scale),
-        _MODES.index(form.mode or FLOOR), *block, reach, norm, whole_scale(peak, form),
-        peak if block == matrix.shape else 0.0,
-    )  # fmt: skip
+
+    def measured(block: tuple[int, int], both: bool = False) -> Any:
+        return damage(
+            matrix, element.mantissa, element.lowest, element.largest, element.has_inf, _SCALES.index(form.scale),
+            _MODES.index(form.mode or FLOOR), *block, reach, norm, whole_scale(peak, form),
+            peak if block == matrix.shape else 0.0, both,
+        )  # fmt: skip
+
+    blocks = [block_of(matrix.shape, form, weight), block_of(matrix.shape[::-1], form, weight)[::-1]][: len(along)]
+    if len(along) > 1 and blocks[0] == blocks[1][::-1]:  # short blocks
+        found = measured(blocks[0], both=True)
+    else:
+        found = [measured(block) for block in blocks]
+    return [_as_damage(matrix, missing, size, *each) for each in zip(along, blocks, found)]
+
+
+def _as_damage(
+    matrix: Array, missing: int, size: Extent, orientation: str, block: tuple[int, int], found: Any
+) -> Damage:
+    zero, beyond, tiny, energy, error, bulk, bulk_error, ratio, y, x, exponents = found
     number = matrix.size - size.zeros or 1
     variance = size.second - size.first**2
     fourth = size.fourth - 4 * size.first * size.third + 6 * size.first**2 * size.second - 3 * size.first**4
@@ -210,7 +222,7 @@ def _measure_native(
         _decibel(energy, error),
         _decibel(bulk, bulk_error),
         _decibel(1.0, ratio),
-        (y, x) if along else (x, y),
+        (y, x) if orientation == ROWS else (x, y),
         exponents,
         _outlier(matrix, *block, divmod(size.place, matrix.shape[1])),
         fourth / variance**2 if variance > _CONSTANT * size.second else 0.0,

@@ -12,9 +12,9 @@ from msprobe.compare.calls import Match, forward_name
 from msprobe.compare.inputs import open_inputs
 from msprobe.compare.layout.dimensions import ranks_text
 from msprobe.compare.layout.report import joined_label
-from msprobe.compare.origin.source import made_frames
+from msprobe.compare.origin.source import frame_of, made_frames, model_frames
 from msprobe.compare.result import UnitResult
-from msprobe.compare.rows import Row
+from msprobe.compare.rows import ERROR, WARNING, Row
 from msprobe.compare.sources import Pair
 from msprobe.dump.errors import DumpError
 from msprobe.messages import Message
@@ -51,9 +51,14 @@ def of_comparison(comparison: Comparison) -> Material:
         if found is not None:
             answer.unit, match, answer.row = found
             unit = comparison.units[answer.unit]
-            answer.stacks = stacks_of(unit, match)
+            answer.about_row = bool(origin.slot) or origin.kind != "training"
+            loop = origin.kind == "training" and (origin.source or origin.golden_source)
+            lines = [frame_of(line) if line else [] for line in (origin.source, origin.golden_source)]
+            answer.stacks = (lines[0], lines[1]) if loop else stacks_of(unit, match)
             if origin.module and (origin.made or origin.golden_made):
                 answer.made = made_frames(unit.made, origin.module)
+            if origin.module and (origin.model or origin.golden_model):
+                answer.model = model_frames(unit.made, origin.module)
     counts = {key: summary[key] for key in ("rows", "pass", "warning", "error", "not_compared")}
     counts["not_compared_reasons"] = summary["not_compared_reasons"]
     return Material("comparison", comparison.target, comparison.golden, answer, comparison.units, summary=counts)
@@ -79,24 +84,33 @@ def _facts(origin: Origin) -> list[tuple[str, str]]:
         ("collective", origin.collective),
         ("where", Message("place", parts=[*where, _DIRECTIONS[origin.direction]])),
         ("source", origin.source or origin.golden_source or ""),
-        *(("called", line) for line in origin.callers or origin.golden_callers),
-        *(("called_golden", line) for line in origin.golden_callers if origin.is_called_differently),
         ("inside", origin.library or origin.golden_library or ""),
         ("made", origin.made or origin.golden_made or ""),
-        *(("evidence", one) for one in origin.evidence if one.id not in _SHOWN),
+        ("model_made", origin.model or origin.golden_model or ""),
+        *(("evidence", one) for one in origin.evidence if one.id not in _SHOWN and not _is_said(origin, one)),
+        ("then", Message("spread", number=origin.spread["calls"]) if origin.spread.get("calls") else ""),
+        ("next", origin.next or ""),
+        *(("called", line) for line in origin.callers or origin.golden_callers),
+        *(("called_golden", line) for line in origin.golden_callers if origin.is_called_differently),
     ]
-    if origin.spread.get("calls"):
-        facts.append(("then", Message("spread", number=origin.spread["calls"])))
-    if origin.next:
-        facts.append(("next", origin.next))
     return [(key, text) for key, text in facts if text]
 
 
+def _is_said(origin: Origin, evidence: Message) -> bool:
+    """Whether the sentence says it: `eps is 0.001, not 1e-05`."""
+    return origin.kind == "argument" and evidence.id == "named"
+
+
 def _locate(units: list[UnitResult], origin: Origin) -> Optional[tuple[int, Match, Optional[Row]]]:
-    """The unit, the call and the row that the origin names."""
+    """The unit, the call and the row that the origin names; of the training loop, the first row that differs if no
+    call of it does."""
     for number, unit in enumerate(units):
         if unit.step != origin.step or (unit.rank != origin.rank and not unit.ranks):
             continue
+        if origin.kind == "training" and not origin.slot:
+            shown = ((match, row) for match, rows in unit.groups for row in rows if row.verdict in (WARNING, ERROR))
+            match, row = next(shown, (None, None))
+            return None if match is None else (number, match, row)
         for match, rows in unit.groups:
             weight = "parameters." in origin.slot and any(row.name == origin.name for row in rows)
             if match.call.name == origin.name or weight:

@@ -26,6 +26,7 @@ class Answer:
 
     `verdict` is same, differs, not_compared, found, clean or proved. `facts` are (key, text) pairs; the page
     translates the keys. `unit` and `row` say where Enter goes. `stacks` give the source lines of both runs.
+    `about_row` is False if the row only shows what the training loop did: its call and numbers are not the answer.
     """
 
     verdict: str
@@ -39,6 +40,9 @@ class Answer:
     """The ranks with the fault, if the ranks of a run were compared as one."""
     made: tuple[Optional[Frame], Optional[Frame]] = (None, None)
     """The lines that make the module, if the answer is about it."""
+    model: tuple[Optional[Frame], Optional[Frame]] = (None, None)
+    """The lines of the scripts that make the model, if installed code makes the module."""
+    about_row: bool = True
 
 
 @dataclass

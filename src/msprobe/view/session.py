@@ -44,6 +44,7 @@ class Contents:
     def _describe_answer(self) -> dict[str, Any]:
         material, answer = self.material, self.material.answer
         row = answer.row
+        about = row if answer.about_row else None
         said = [answer.sentence, *answer.notes, *(text for _, text in answer.facts)]
         said += [cause["sentence"] for cause in (material.proof or {}).get("causes", ())]
         return {
@@ -57,9 +58,11 @@ class Contents:
             "ranks": answer.ranks,
             "counts": material.summary,
             "row": -1 if row is None else self.table.number_of(answer.unit, row),
-            "slot": "" if row is None else row.name,
-            "sides": None if row is None else {"target": item_of(row.target), "golden": item_of(row.golden)},
-            "code": code_of(answer.stacks, self._recorded.of(material.units[answer.unit]), row, answer.made)
+            "slot": "" if about is None else about.name,
+            "sides": None if about is None else {"target": item_of(about.target), "golden": item_of(about.golden)},
+            "code": code_of(
+                answer.stacks, self._recorded.of(material.units[answer.unit]), about, answer.made, answer.model
+            )
             if any(answer.stacks)
             else None,
             "runs": describe_runs(self._recorded.runs()),

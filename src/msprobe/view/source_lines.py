@@ -70,9 +70,9 @@ def _parsed(stack: list[str]) -> Iterator[Frame]:
 
 
 def _has(lines: Mapping[int, str], frame: Frame) -> bool:
-    """Whether these are the lines of the run that made the frame: the other run may have another text there."""
+    """Whether these are the lines of the run that made the frame: the other run may have a different text there."""
     here = lines.get(frame.line, "").strip()
-    return bool(here) and frame.text.startswith(here)
+    return bool(here) and (not frame.text or frame.text.startswith(here))
 
 
 def code_of(
@@ -80,21 +80,24 @@ def code_of(
     recorded: Sequence[list[Lines]],
     row: Optional[Row] = None,
     made: Sequence[Optional[Frame]] = (None, None),
+    model: Sequence[Optional[Frame]] = (None, None),
 ) -> Optional[dict[str, Any]]:
-    """For each run, the user's line with the lines around it, the innermost line if a library has it, and the line that
-    made the module; None where a run does not make the call. The innermost line has the words of the argument of
-    `row`."""
+    """For each run, the user's line with the lines around it, the innermost line if a library has it, and the lines
+    that made the module and the model; None where a run does not make the call. The innermost line has the words of the
+    argument of `row`."""
     sides: dict[str, Any] = {}
     calls = (None, None) if row is None else (row.match.target, row.match.golden)
     slots = ("", "") if row is None else (row.slot, row.golden_slot)
-    for name, stack, lines, call, slot, origin in zip(("target", "golden"), stacks, recorded, calls, slots, made):
+    sources = zip(("target", "golden"), stacks, recorded, calls, slots, made, model)
+    for name, stack, lines, call, slot, origin, whole in sources:
         inside = _one_line(library_frame(_parsed(stack)))
         own = excerpt_of(stack, lines)
         innermost = inside or own
         if innermost is not None and call is not None and call.direction == FORWARD:
             line = innermost["lines"][innermost["line"] - innermost["first"]]
             innermost["argument"] = argument_in(line.strip(), call.key, slot)
-        sides[name] = {"own": own, "library": inside, "made": _one_line(origin)} if own or inside else None
+        lines_of_side = {"own": own, "library": inside, "made": _one_line(origin), "model": _one_line(whole)}
+        sides[name] = lines_of_side if own or inside else None
     return sides if any(sides.values()) else None
 
 

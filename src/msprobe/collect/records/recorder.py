@@ -11,13 +11,14 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
+from functools import partial
 from itertools import count
 from typing import Any, Callable, Optional, Protocol
 
 from msprobe.collect.records.call_numbers import CallNumbers
 from msprobe.collect.records.phases import Phases
 from msprobe.collect.records.selection import Selection
-from msprobe.collect.records.stacks import Position, Stacks
+from msprobe.collect.records.stacks import Position, Stacks, positions_of, render_positions
 from msprobe.collect.records.values import Values
 from msprobe.dump.products import may_be_product
 from msprobe.system.interrupts import is_of_the_script, let_through
@@ -39,7 +40,9 @@ class Writer(Protocol):
 
     def phase(self, text: str) -> None: ...
 
-    def training(self, text: str) -> None: ...
+    def made(self, text: str, place: Optional[tuple[str, int]] = None) -> None: ...
+
+    def training(self, text: str, frames: Optional[Callable[[], Sequence[str]]] = None) -> None: ...
 
     def stack(self, number: int, frames: Callable[[], Sequence[str]]) -> None: ...
 
@@ -124,6 +127,10 @@ class Recorder:
         """Sets the source of the next calls of this thread if its frames do not show it; None if they do."""
         if self._stacks is not None:
             self._stacks.set_source(positions)
+
+    def frames(self) -> Optional[Callable[[], Sequence[str]]]:
+        """The stack of what the script does now, for the writer; None without stacks."""
+        return None if self._stacks is None else partial(render_positions, positions_of(sys._getframe(1)))
 
     # Records.
 

@@ -5,15 +5,25 @@ If a difference reached other ranks through a collective, the origin is on the r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from msprobe.compare.calls import BACKWARD, FORWARD
+from msprobe.compare.measure import distance
 from msprobe.compare.measure.distance import value_key
 from msprobe.compare.measure.order import is_reordered
 from msprobe.compare.origin.arguments import slot_text
-from msprobe.compare.origin.source import Lines, Made, caller_lines, library_lines, made_lines, user_lines
+from msprobe.compare.origin.source import (
+    Lines,
+    Made,
+    caller_lines,
+    library_lines,
+    made_lines,
+    model_lines,
+    user_lines,
+)
 from msprobe.compare.origin.trace import Trace, bad_rows, module_of
 from msprobe.compare.origin.wording import Candidate, next_step, sentence, spread, summary_of, with_amount
 from msprobe.compare.phases import Phase, Stacks
@@ -31,8 +41,10 @@ class Origin:
     the two runs (`file:line in function`), `library` and `golden_library` the innermost lines of installed code. They
     are None where a run does not make the call, and in a finding about the training loop that no call of it shows.
     `made` and `golden_made` are the lines that make the module, if what differs is a weight or buffer of it, or a call
-    by installed code. `callers` and `golden_callers` are the lines of the user's code that call the function with the
-    line, innermost first. `next` says what to run next; `spread` counts the later calls that differ.
+    by installed code that does not come with its input; `model` and `golden_model` those of the scripts that make the
+    model, if installed code makes the module. `callers` and `golden_callers` are the lines of the user's code that call
+    the function with the line, innermost first. `next` says what to run next; `spread` counts the later calls that
+    differ.
 
     If the ranks of a run were compared as one: `ranks` are those with the fault, `dimension` is that of the mesh,
     `collective` is the exchange between ranks just before; the kind may also be missing all-reduce, reduced twice,
@@ -56,6 +68,8 @@ class Origin:
     golden_library: Optional[str] = None
     made: Optional[str] = None
     golden_made: Optional[str] = None
+    model: Optional[str] = None
+    golden_model: Optional[str] = None
     callers: tuple[str, ...] = ()
     golden_callers: tuple[str, ...] = ()
     next: Optional[Message] = None
@@ -70,6 +84,10 @@ class Origin:
             [line.partition(" in ")[2] for line in lines] for lines in (self.callers, self.golden_callers)
         )
         return bool(target and golden) and target != golden
+
+
+_HANDED = ("input", "wiring")
+"""Kinds of a value that a call receives: no setting of its module is wrong."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +141,7 @@ def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
     if row is not None:
         slot = slot_text(call, row.slot) if row.match.call.name == call.name else row.name
         evidence.append(_difference(slot, row))
+        evidence += _factor(row)
         evidence.append(Message("evidence.target", summary=summary_of(row.target)))
         evidence.append(Message("evidence.golden", summary=summary_of(row.golden)))
     elsewhere = [other for other in others if other is not unit and other.candidate and other.candidate.received]
@@ -130,11 +149,11 @@ def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
         ranks = ", ".join(str(other.rank) for other in elsewhere)
         through = elsewhere[0].candidate.match.call.name  # type: ignore[union-attr]
         evidence.append(Message("evidence.reached", ranks=ranks, call=through))
-    source, golden_source = _about(found, found.lines if any(found.lines) else user_lines(unit.stacks, match))
-    library, golden_library = (None, None) if any(found.lines) else _about(found, library_lines(unit.stacks, match))
-    made: Lines = (None, None)
-    if module is not None and (found.kind in ("weight", "buffer") or library or golden_library):
-        made = made_lines(unit.made, module)
+    source, golden_source = found.lines if any(found.lines) else _about(found, user_lines(unit.stacks, match))
+    is_part = any(found.lines) and found.kind != "training"
+    library, golden_library = (None, None) if is_part else _about(found, library_lines(unit.stacks, match))
+    by_library = module is not None and bool(library or golden_library)
+    made, model = _makers(unit, found, module, by_library)
     callers, golden_callers = (
         ((), ()) if found.kind == "training" else caller_lines(unit.stacks, match, (source, golden_source))
     )
@@ -156,13 +175,29 @@ def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
         golden_library=golden_library,
         made=made[0],
         golden_made=made[1],
+        model=model[0],
+        golden_model=model[1],
         callers=callers,
         golden_callers=golden_callers,
-        next=next_step(found, later, module is not None and bool(library or golden_library)),
+        next=next_step(found, later, by_library, _is_first(unit.trace, found)),
         ranks=found.ranks,
         dimension=found.dimension,
         collective=found.collective,
     )
+
+
+def _makers(unit: Unit, found: Candidate, module: Optional[str], by_library: bool) -> tuple[Lines, Lines]:
+    """The lines that make the module and the model, where a setting of the module may be wrong; or the tensor of the
+    model that the call takes."""
+    if found.said is not None and found.said.id == "made.held":
+        return found.made, (None, None)
+    if module is None or not (found.kind in ("weight", "buffer") or (by_library and found.kind not in _HANDED)):
+        return (None, None), (None, None)
+    return made_lines(unit.made, module), model_lines(unit.made, module)
+
+
+def _is_first(trace: Trace, found: Candidate) -> bool:
+    return not any(match.call.direction == FORWARD for match, _ in trace.groups[: found.index])
 
 
 def _difference(name: str, row: Row) -> Message:
@@ -170,6 +205,29 @@ def _difference(name: str, row: Row) -> Message:
         orders = [f"{float(item['Order']):.6g}" for item in (row.target, row.golden)]
         return Message("evidence.orders", name=name, target=orders[0], golden=orders[1])
     return with_amount(Message("named", name=name, said=_reason(row)), row)
+
+
+def _factor(row: Row) -> list[Message]:
+    """Whether all statistics of a tensor are those of the golden run times one number."""
+    ours, theirs = ([distance.number((item or {}).get(key)) for key in _SCALED] for item in (row.target, row.golden))
+    ratios = [a / b for a, b in zip(ours, theirs) if a is not None and b and math.isfinite(a) and math.isfinite(b)]
+    if (
+        len(ratios) < len(_SCALED)
+        or not ratios[0]
+        or not all(math.isclose(one, ratios[0], rel_tol=1e-5) for one in ratios)
+    ):
+        return []
+    if math.isclose(ratios[0], 1.0, rel_tol=1e-3) or _has_one_element(row.target):
+        return []
+    return [Message("evidence.factor", factor=f"{ratios[0]:.4g}")]
+
+
+_SCALED = ("Max", "Min", "Mean", "Norm")
+
+
+def _has_one_element(item: Optional[dict[str, Any]]) -> bool:
+    shape = (item or {}).get("shape")
+    return not isinstance(shape, list) or math.prod(one for one in shape if isinstance(one, int)) <= 1
 
 
 def _reason(row: Row) -> str:

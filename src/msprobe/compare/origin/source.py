@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 from msprobe.compare.calls import Call, Match, forward_name
 from msprobe.dump.names import general_name
-from msprobe.dump.stack_frames import Frame, is_debugger, is_library, parse_frame
+from msprobe.dump.stack_frames import Frame, frame_text, is_debugger, is_library, parse_frame
 
 Stacks = tuple[Mapping[str, list[str]], Mapping[str, list[str]]]
 
@@ -43,18 +43,49 @@ def made_frames(made: Made, module: str) -> tuple[Optional[Frame], Optional[Fram
     return found[0], found[1]
 
 
+def model_frames(made: Made, module: str) -> tuple[Optional[Frame], Optional[Frame]]:
+    """The lines of the scripts that make the model with this module."""
+    first, _, rest = module.partition(".")
+    keys = (first, f"{first}.{rest.partition('.')[0]}")  # one model, or several with numbers
+    target, golden = (next((parse_frame(known[key]) for key in keys if key in known), None) for known in made)
+    return target, golden
+
+
 def made_lines(made: Made, module: str) -> Lines:
     """`train.py:14: self.norm = nn.LayerNorm(width)`."""
-    target, golden = (
-        None if one is None else f"{one.file}:{one.line}: {one.text}" for one in made_frames(made, module)
-    )
+    target, golden = map(_statement, made_frames(made, module))
     return target, golden
+
+
+def model_lines(made: Made, module: str) -> Lines:
+    """`train.py:20: model = LlamaForCausalLM(config)`, where no line of the user's code makes the module itself."""
+    own = made_frames(made, module)
+    if any(frame is not None and not is_library(frame.file) for frame in own):
+        return None, None
+    target, golden = map(_statement, model_frames(made, module))
+    return target, golden
+
+
+def _statement(frame: Optional[Frame]) -> Optional[str]:
+    if frame is None:
+        return None
+    return f"{_file_name(frame.file) if is_library(frame.file) else frame.file}:{frame.line}: {frame.text}"
+
+
+def _file_name(path: str) -> str:
+    return path.replace("\\", "/").rpartition("/")[2]
 
 
 def user_lines(stacks: Stacks, match: Match) -> Lines:
     """`train.py:14 in forward`: the innermost frame outside installed packages."""
     target, golden = _frames(stacks, match)
     return _user_line(target), _user_line(golden)
+
+
+def user_frames(stacks: Stacks, match: Match) -> tuple[Optional[Frame], Optional[Frame]]:
+    """The innermost frames outside installed packages, of the target and of the golden run."""
+    target, golden = map(_user_frame, _frames(stacks, match))
+    return target, golden
 
 
 MOST_CALLERS = 3
@@ -71,6 +102,8 @@ def caller_lines(stacks: Stacks, match: Match, lines: Lines) -> Callers:
 
 def _callers(frames: list[Frame], line: Optional[str]) -> tuple[str, ...]:
     own = [frame for frame in frames if not is_library(frame.file)]
+    top = next((place for place, one in enumerate(own) if one.function == "<module>"), len(own))
+    own = own[: top + 1]  # what starts the script, as bin/msprobe does, calls nothing of it
     inside = [
         line is not None and line.startswith(f"{one.file}:") and line.endswith(f" in {one.function}") for one in own
     ]
@@ -88,7 +121,22 @@ def library_lines(stacks: Stacks, match: Match) -> Lines:
 
 
 def _user_line(frames: list[Frame]) -> Optional[str]:
-    frame = _user_frame(frames)
+    return _text(_user_frame(frames))
+
+
+def line_of(frame: str) -> Optional[str]:
+    """`train.py:14 in forward`, from a recorded frame."""
+    return _text(parse_frame(frame))
+
+
+def frame_of(line: str) -> list[str]:
+    """The recorded frame that `line_of` has read, without its text, as a stack."""
+    place, _, function = line.rpartition(" in ")
+    file, _, number = place.rpartition(":")
+    return [frame_text(file, int(number), function, "")] if number.isdecimal() else []
+
+
+def _text(frame: Optional[Frame]) -> Optional[str]:
     return None if frame is None else f"{frame.file}:{frame.line} in {frame.function}"
 
 
@@ -104,6 +152,11 @@ def function_of(stacks: Mapping[str, list[str]], call: Optional[Call]) -> Option
     """The innermost function of the user's code in which a call is made."""
     frame = _user_frame(_parsed(stacks, call))
     return None if frame is None else (frame.file, frame.function)
+
+
+def user_frames_of(stacks: Mapping[str, list[str]], call: Call) -> list[Frame]:
+    """The frames of the user's code, innermost first."""
+    return [frame for frame in _parsed(stacks, call) if not is_library(frame.file)]
 
 
 def is_inside(stacks: Mapping[str, list[str]], call: Call, function: Optional[Function]) -> bool:
@@ -135,8 +188,7 @@ def _library_line(frames: list[Frame]) -> Optional[str]:
     inner = library_frame(frames)
     if inner is None:
         return None
-    file = inner.file.replace("\\", "/").rpartition("/")[2]
-    return f"{file}:{inner.line}: {inner.text or f'in {inner.function}'}"
+    return f"{_file_name(inner.file)}:{inner.line}: {inner.text or f'in {inner.function}'}"
 
 
 def _frames(stacks: Stacks, match: Match) -> Iterator[list[Frame]]:

@@ -21,11 +21,21 @@ from msprobe.compare.origin.parameter_groups import (
     settings_by_parameter,
     shown,
 )
+from msprobe.compare.origin.source import Lines, line_of
 from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import SIDES
 from msprobe.messages import Message
 
 Event = Mapping[str, Any]
+
+_SHOWN = {
+    "zero_grad": ("backward",),
+    "parts": ("backward",),
+    "clipping": ("clip_grad_norm", "clip_grad_value"),
+    "loss scale": ("scaler_step",),
+    "schedule": (),
+}
+"""The events whose lines show a kind of difference; the others show in the step of the optimizer."""
 
 _ROUNDED = 1e-4
 """How far apart the norms of all gradients may be in two runs and still count as the same."""
@@ -42,13 +52,15 @@ class TrainingDifference(NamedTuple):
     note_only: bool = False
     proven: bool = False
     """Whether the events alone show its effect, without records of calls."""
+    lines: Lines = (None, None)
+    """The lines of the two scripts that do it; None where a run does not."""
 
 
 def training_differences(target: Sequence[Event], golden: Sequence[Event]) -> list[TrainingDifference]:
     """The differences in the order of the step; empty if a run has no such record."""
     if not target or not golden:
         return []
-    return [
+    found = [
         *_clearing(target, golden),
         *_clipping(target, golden),
         *_clipped_late(target, golden),
@@ -56,6 +68,13 @@ def training_differences(target: Sequence[Event], golden: Sequence[Event]) -> li
         *_steps(target, golden),
         *_parts(target, golden),
     ]
+    return [one._replace(lines=(_line(target, one.kind), _line(golden, one.kind))) for one in found]
+
+
+def _line(events: Sequence[Event], kind: str) -> Optional[str]:
+    shown = _of(events, *_SHOWN.get(kind, ("optimizer_step",)))
+    place = shown[0].get("at") if shown else None
+    return line_of(place) if isinstance(place, str) else None
 
 
 def takes_other_parts(target: Sequence[Event], golden: Sequence[Event]) -> bool:

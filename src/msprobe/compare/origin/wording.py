@@ -38,8 +38,9 @@ PARALLEL_KINDS = (
 class Candidate:
     """A suspect of one unit; `index` is its place there, `received` that it came from another rank, `said` a finished
     sentence, `other` the call of the other run in its place. If the ranks of a run are compared as one: the `ranks`
-    with the fault, the `dimension` of the mesh, the `collective` before it. `lines` are those of a part of the code;
-    `then` says what else the runs compute in different ways before the difference shows."""
+    with the fault, the `dimension` of the mesh, the `collective` before it. `lines` are those of a part of the code or
+    of the training loop, `made` those that make a tensor of the model; `then` says what else the runs compute in
+    different ways before the difference shows."""
 
     kind: str
     index: int
@@ -57,6 +58,7 @@ class Candidate:
     collective: str = ""
     lines: Lines = (None, None)
     then: Optional[Message] = None
+    made: Lines = (None, None)
 
 
 def argument_text(call: Call, row: Optional[Row]) -> Message:
@@ -209,9 +211,9 @@ _NEXT = {
 """What to do about a kind of suspect."""
 
 
-def next_step(found: Candidate, later: bool = False, by_library: bool = False) -> Message:
+def next_step(found: Candidate, later: bool = False, by_library: bool = False, first: bool = False) -> Message:
     """What to run next. `later`: an earlier step was compared too, and agrees. `by_library`: a library makes the call,
-    inside one of the user's modules."""
+    inside one of the user's modules. `first`: the step has no call before it."""
     row = found.row
     if found.kind == "argument" and by_library:
         return Message("next.setting")
@@ -227,7 +229,9 @@ def next_step(found: Candidate, later: bool = False, by_library: bool = False) -
     if found.kind == "call" and found.inputs == UNORDERED:
         return Message("next.order")
     if found.kind in ("input", "wiring"):
-        return Message("next.before")
+        if found.said is not None and found.said.id in ("made.differs", "made.order"):
+            return Message("next.line")
+        return Message("next.data" if first else "next.before")
     if saved:
         return Message("next.run_ut")
     return Message("next.collect")

@@ -17,9 +17,11 @@ from typing import Any, Callable, Optional, Union
 
 from msprobe.dump import archive, journal, layout, write_errors
 from msprobe.dump.archive import archive_older_run
+from msprobe.dump.cells import lines_of
 from msprobe.dump.journal import Head
 from msprobe.dump.json_files import join_members, write_results
-from msprobe.dump.source_lines import SourceLines
+from msprobe.dump.source_lines import LONGEST, SourceLines, user_frame_of
+from msprobe.dump.stack_frames import frame_text
 from msprobe.dump.tensor_files.codec import Payload
 from msprobe.dump.tensor_files.store import TensorStore
 from msprobe.dump.writing.descriptors import Descriptor
@@ -103,9 +105,18 @@ class RankWriter:
         """A phase of the training begins. `text`: its members as JSON without braces."""
         self._add(journal.phase_line, text)
 
-    def training(self, text: str) -> None:
-        """What the training loop did, an event of training.json. `text`: its members as JSON without braces."""
-        self._add(journal.training_line, text)
+    def made(self, text: str, place: Optional[tuple[str, int]] = None) -> None:
+        """Where a value comes from that no recorded call produced. `text`: members as JSON without braces. `place`: the
+        file and the line of the call, whose source text is added."""
+        self._add(_made_line, text, place)
+
+    def training(self, text: str, frames: Optional[Callable[[], Sequence[str]]] = None) -> None:
+        """What the training loop did, an event of training.json. `text`: its members as JSON without braces. `frames`
+        gives the stack of what the script did itself: the event has its line."""
+        if frames is None:
+            self._add(journal.training_line, text)
+        else:
+            self._add(self._placed_line, text, frames)
 
     def stack(self, number: int, frames: Union[Sequence[str], Callable[[], Sequence[str]]]) -> None:
         """A distinct stack. A callable is called on the writer thread, where source lines may be read."""
@@ -186,6 +197,15 @@ class RankWriter:
         if text:
             self._lines.append(journal.source_line(file, text))
         return journal.stack_line(number, listed)
+
+    def _placed_line(self, text: str, frames: Callable[[], Sequence[str]]) -> str:
+        """The line of an event of the script; new lines of the script around it are added before it."""
+        listed = frames()
+        file, lines = self._sources.add(listed)
+        if lines:
+            self._lines.append(journal.source_line(file, lines))
+        frame = user_frame_of(tuple(listed))
+        return journal.training_line(text if frame is None else f'{text}, "at": {json.dumps(frame_text(*frame))}')
 
     def take_line(self, line: tuple[Any, ...]) -> None:
         if self._broken:
@@ -300,3 +320,9 @@ class RankWriter:
                 layout.unlock(self._fd.number)
             self._fd.close()
             self._fd = None
+
+
+def _made_line(text: str, place: Optional[tuple[str, int]]) -> str:
+    lines = [] if place is None else lines_of(place[0])
+    source = lines[place[1] - 1].strip() if place is not None and 1 <= place[1] <= len(lines) else ""
+    return journal.made_line(text, source[:LONGEST])

@@ -119,6 +119,7 @@ class DeferredWriter:
         self.tensor = writer.tensor
         self.link = writer.link
         self.place = writer.place
+        self.made = writer.made
 
     def begin(self, call: int, name: str, parent: Optional[str], stack: Optional[int], text: str) -> None:
         self._hold(self._writer.begin, call, name, parent, stack, text)
@@ -135,8 +136,8 @@ class DeferredWriter:
     def phase(self, text: str) -> None:
         self._hold(self._writer.phase, text)
 
-    def training(self, text: str) -> None:
-        self._hold(self._writer.training, text)
+    def training(self, text: str, frames: Optional[Callable[[], Sequence[str]]] = None) -> None:
+        self._hold(lambda known: self._writer.training(known, frames), text)
 
     def settle(self) -> None:
         """Reads all pending results back and writes the held records."""

@@ -30,6 +30,8 @@ from msprobe.pytorch.training.updates import ParameterUpdates
 
 _graph_task = torch._C._current_graph_task_id
 _Note = Callable[..., Any]
+_OF_THE_SCRIPT = ("backward", "zero_grad", "clip_grad_norm", "clip_grad_value", "scaler_step", "optimizer_step")
+"""Events with the line of the script that does it."""
 
 
 class TrainingEvents(Companion):
@@ -108,7 +110,8 @@ class TrainingEvents(Companion):
         return noted
 
     def _note(self, event: str, **members: Any) -> None:
-        self._recorder.writer.training(json.dumps({"event": event, **members})[1:-1])
+        frames = self._recorder.frames() if event in _OF_THE_SCRIPT else None
+        self._recorder.writer.training(json.dumps({"event": event, **members})[1:-1], frames)
 
     def _find_modules(self) -> None:
         tree = self._tree.plain(self._models)

@@ -64,6 +64,7 @@ typedef struct {
     int lowest, highest; /* exponents of the scales, as the bits of a float32 */
     double worst_ratio;
     ptrdiff_t worst; /* the number of the block */
+    ptrdiff_t base;  /* of the first block of this call */
     int64_t zero, tiny, beyond, elements;
 } totals;
 
@@ -103,7 +104,7 @@ static void add_block(const wide_sums *w, float unit, int used, const format *f,
     if (used) note_scales(exponent, exponent, t);
     if (ratio > t->worst_ratio) {
         t->worst_ratio = ratio;
-        t->worst = place;
+        t->worst = t->base + place;
     }
 }
 
@@ -211,25 +212,45 @@ static int open_matrix(PyObject *object, Py_buffer *view) {
     return -1;
 }
 
+static PyObject *as_tuple(const totals *t, ptrdiff_t size, ptrdiff_t across) {
+    const long long filling = (long long)t->elements - (long long)size;
+    return Py_BuildValue("LLLdddddnni", (long long)t->zero - filling, (long long)t->beyond,
+                         (long long)(t->tiny - t->zero), t->energy, t->error, t->bulk_energy, t->bulk_error,
+                         t->worst_ratio, t->worst / across, t->worst % across,
+                         t->lowest < NO_SCALE ? t->highest - t->lowest : 0);
+}
+
+/* One tuple; with `both`, two for blocks of one row, along the rows and along the columns. Then the matrix is read in
+   bands as high as a block is long: what the first reads is in the cache for the second. */
 PyObject *damage(PyObject *module, PyObject *args) {
     Py_buffer view;
     PyObject *matrix;
     format f;
-    totals t = {.lowest = NO_SCALE};
+    int both;
+    totals t[2] = {{.lowest = NO_SCALE}, {.lowest = NO_SCALE}};
     (void)module;
-    if (!PyArg_ParseTuple(args, "Oiifiiinnffdf:damage", &matrix, &f.mantissa, &f.lowest, &f.largest, &f.has_inf,
-                          &f.scale, &f.mode, &f.rows, &f.columns, &f.bulk, &f.norm, &f.whole_scale, &f.peak))
+    if (!PyArg_ParseTuple(args, "Oiifiiinnffdfp:damage", &matrix, &f.mantissa, &f.lowest, &f.largest, &f.has_inf,
+                          &f.scale, &f.mode, &f.rows, &f.columns, &f.bulk, &f.norm, &f.whole_scale, &f.peak, &both))
         return NULL;
     if (complete(&f) || open_matrix(matrix, &view)) return NULL;
     const Py_ssize_t rows = view.shape[0], columns = view.shape[1], across = (columns + f.columns - 1) / f.columns;
+    const Py_ssize_t step = both ? f.columns : rows;
+    format turned = f;
+    turned.rows = f.columns;
+    turned.columns = f.rows;
     Py_BEGIN_ALLOW_THREADS fp_state before = fp_exact();
-    chosen()->measure(view.buf, rows, columns, &f, &t);
+    for (Py_ssize_t top = 0; top < rows; top += step) {
+        const Py_ssize_t high = top + step < rows ? step : rows - top;
+        const float *band = (const float *)view.buf + top * columns;
+        t[0].base = top * across;
+        t[1].base = top / step * columns;
+        chosen()->measure(band, high, columns, &f, &t[0]);
+        if (both) chosen()->measure(band, high, columns, &turned, &t[1]);
+    }
     fp_restore(before);
     Py_END_ALLOW_THREADS PyBuffer_Release(&view);
-    const long long filling = (long long)t.elements - (long long)rows * columns;
-    return Py_BuildValue("LLLdddddnni", (long long)t.zero - filling, (long long)t.beyond, (long long)(t.tiny - t.zero),
-                         t.energy, t.error, t.bulk_energy, t.bulk_error, t.worst_ratio, t.worst / across,
-                         t.worst % across, t.lowest < NO_SCALE ? t.highest - t.lowest : 0);
+    if (!both) return as_tuple(&t[0], rows * columns, across);
+    return Py_BuildValue("NN", as_tuple(&t[0], rows * columns, across), as_tuple(&t[1], rows * columns, columns));
 }
 
 /* The largest magnitude, its place, the number of elements that are not finite and of zeros, and the means of the

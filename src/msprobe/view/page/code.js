@@ -65,17 +65,17 @@ function blockOf(excerpt, label, other, around) {
     el("pre", { class: "excerpt", tabindex: "0" }, ...rows), excerpt.note ? el("div", { class: "dim", text: t(excerpt.note) }) : null);
 }
 
-// "target: your code"; of one dump only what it is, and only if there is something else.
+// "target: your code"; of one dump, and of what both runs have, only what it is, and only if there is something else.
 function labelOf(side, kind, several) {
   const what = several ? t("code." + kind) : "";
   return [side && t(side), what].filter(Boolean).join(t("colon"));
 }
 
 function blocks(code, kind, kinds) {
-  const several = kinds.length > 1, around = kinds.includes("made") ? 0 : null;
+  const several = kinds.length > 1, around = kinds.includes("made") || kinds.includes("model") ? 0 : null;
   const sides = ["target", "golden"].map((name) => [name, code[name]?.[kind]]).filter(([, excerpt]) => excerpt);
   const two = state.answer.golden !== null;
-  if (sides.length === 2 && isSame(sides[0][1], sides[1][1])) return [blockOf(sides[0][1], labelOf("both_runs", kind, several), null, around ?? (several ? ABOVE_LIBRARY : ALONE))];
+  if (sides.length === 2 && isSame(sides[0][1], sides[1][1])) return [blockOf(sides[0][1], labelOf(several ? "" : "both_runs", kind, several), null, around ?? (several ? ABOVE_LIBRARY : ALONE))];
   const near = sides.length === 2 && lineOf(sides[0][1]).trim() !== lineOf(sides[1][1]).trim() ? AROUND : ALONE; // equal lines: what differs is near them
   return sides.map(([name, excerpt], at) => blockOf(excerpt, labelOf(two ? name : "", kind, several), sides[1 - at]?.[1] ?? null, around ?? near));
 }
@@ -85,8 +85,8 @@ export function argumentOf(code) {
   return (code?.target?.library ?? code?.target?.own)?.argument?.words;
 }
 
-// The line that makes the module, the user's and the library's: each may be the one to repair.
+// The lines that make the model and the module, the user's and the library's: each may be the one to repair.
 export function codeOf(code) {
-  const kinds = ["made", "own", "library"].filter((one) => ["target", "golden"].some((side) => code[side]?.[one]));
+  const kinds = ["model", "made", "own", "library"].filter((one) => ["target", "golden"].some((side) => code[side]?.[one]));
   return el("div", { class: "codes" }, ...kinds.flatMap((kind) => blocks(code, kind, kinds)));
 }

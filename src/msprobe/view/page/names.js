@@ -37,9 +37,10 @@ export function shortPath(path, directories) {
   return inside ? path.slice(inside.replace(/\/?$/, "/").length) : path;
 }
 
-// A path of an installed package from the package on.
+// A path of an installed package: the package and the file.
 export function packagePath(path) {
-  return path.split(/[\\/](?:site|dist)-packages[\\/]/).at(-1);
+  const inside = path.split(/[\\/](?:site|dist)-packages[\\/]/), parts = inside.at(-1).split(/[\\/]/);
+  return inside.length > 1 && parts.length > 3 ? `${parts[0]}/…/${parts.at(-1)}` : inside.at(-1);
 }
 
 export function title(text) {

@@ -62,9 +62,10 @@ INLINE ints NAME(largest)(const float *x, ptrdiff_t n, ptrdiff_t stride, ints mo
         FMA(power_, -(step), FMA(power_, step, s_));                                                                   \
     })
 
-/* Usual blocks: everything is bulk, and unless `is_full` nothing is larger than the largest number. */
+/* Usual blocks: everything is bulk, and unless `is_full` nothing is larger than the largest number. With `top` it
+   becomes the largest magnitudes, times `inverse`. */
 INLINE void NAME(add_usual)(const float *x, ptrdiff_t n, ptrdiff_t stride, floats inverse, const format *f,
-                            lane_sums *sums, counts *c, const int is_full) {
+                            lane_sums *sums, counts *c, const int is_full, ints *top) {
     const ints lowest = INTS(f->lowest_bits), limit = INTS(f->largest_bits), one = INTS(1);
     const floats step = f->step - (floats){0};
     floats energy = {0}, error = {0};
@@ -73,6 +74,7 @@ INLINE void NAME(add_usual)(const float *x, ptrdiff_t n, ptrdiff_t stride, float
         const ints bits = (ints)(LOAD(x) * inverse) & INT32_MAX;
         const floats s = (floats)bits;
         ints size = (ints)ROUNDED(s, bits, lowest, step);
+        if (top) *top = LARGER(*top, bits);
         k.zero = COUNT(k.zero, size, one);
         k.tiny = COUNT(k.tiny, size, lowest);
         if (is_full) {
@@ -149,9 +151,9 @@ TARGET static void NAME(add_unusual)(const float *x, ptrdiff_t n, ptrdiff_t stri
 INLINE void NAME(add_kind)(const float *x, ptrdiff_t n, ptrdiff_t stride, int kind, floats inverse, const format *f,
                            lane_sums *sums, counts *c) {
     if (kind == USUAL)
-        NAME(add_usual)(x, n, stride, inverse, f, sums, c, 0);
+        NAME(add_usual)(x, n, stride, inverse, f, sums, c, 0, NULL);
     else if (kind == FULL)
-        NAME(add_usual)(x, n, stride, inverse, f, sums, c, 1);
+        NAME(add_usual)(x, n, stride, inverse, f, sums, c, 1, NULL);
     else
         NAME(add_unusual)(x, n, stride, &inverse, f, sums, c);
 }
@@ -261,7 +263,7 @@ INLINE void NAME(add_blocks)(const lane_sums *s, floats unit, ints used, const f
     for (int k = 0; k < LANES; k++)
         if ((double)s->error[k] > t->worst_ratio * (double)s->energy[k]) {
             t->worst_ratio = (double)s->error[k] / (double)s->energy[k];
-            t->worst = place + k;
+            t->worst = t->base + place + k;
         }
 }
 
@@ -309,11 +311,13 @@ TARGET static void NAME(measure_rows)(const float *x, ptrdiff_t rows, ptrdiff_t 
 
 /* Copies the magnitudes of `high` rows of `wide` columns, LANES columns after LANES, and finds the largest ones of each
    column. The place that is copied to stays in the cache; rows whose addresses differ by a power of two do not. */
-INLINE void NAME(pack)(const float *x, ptrdiff_t stride, ptrdiff_t high, ptrdiff_t wide, float *to, ints *most) {
+INLINE void NAME(pack)(const float *x, ptrdiff_t stride, ptrdiff_t high, ptrdiff_t wide, float *to, ints *most,
+                       const int fetches) {
     const ptrdiff_t whole = wide / LANES, rest = wide % LANES;
     for (ptrdiff_t row = 0; row < high; row++, x += stride, to += LANES) {
         for (ptrdiff_t k = 0; k < whole; k++) {
             const ints size = (ints)LOAD(x + LANES * k) & INT32_MAX;
+            if (fetches) __builtin_prefetch(x + LANES * k + stride * high, 0, 2); /* the same place further below */
             most[k] = LARGER(most[k], size);
             LOAD(to + LANES * high * k) = (floats)size;
         }
@@ -338,7 +342,7 @@ TARGET static void NAME(measure_high)(const float *x, ptrdiff_t high, ptrdiff_t 
     for (int again = 0; again < 2; again++) {
         for (ptrdiff_t row = 0; row < high; row += ROWS) {
             const ptrdiff_t part = row + ROWS < high ? ROWS : high - row;
-            NAME(pack)(x + row * columns, columns, part, wide, packed, most);
+            NAME(pack)(x + row * columns, columns, part, wide, packed, most, 1);
             for (ptrdiff_t k = 0; again && k < groups; k++)
                 NAME(add_vectors)(packed + LANES * part * k, part, LANES, most[k], inverse[k], f, &sums[k],
                                   &b->counted);
@@ -368,7 +372,7 @@ TARGET static void NAME(measure_columns)(const float *x, ptrdiff_t rows, ptrdiff
                 continue;
             }
             memset(most, 0, sizeof most);
-            NAME(pack)(from, columns, high, wide, packed, most);
+            NAME(pack)(from, columns, high, wide, packed, most, 0);
             for (ptrdiff_t k = 0; LANES * k < wide; k++)
                 NAME(measure_packed)(packed + LANES * high * k, high, most[k], f, place + LANES * k, b, t);
         }
@@ -382,6 +386,21 @@ INLINE void NAME(add_lanes)(lane_sums *s, wide_sums *w) {
     w->bulk_energy += NAME(total)(&s->bulk_energy);
     w->bulk_error += NAME(total)(&s->bulk_error);
     s->energy = s->error = s->bulk_energy = s->bulk_error = (floats){0};
+}
+
+/* Adds n vectors of a block that has an element outside of the bulk: most of its parts have none. */
+INLINE void NAME(add_part)(const float *x, ptrdiff_t n, floats inverse, const format *f, lane_sums *sums, counts *c) {
+    const lane_sums before = *sums;
+    const counts counted = *c;
+    const floats reach = f->bulk * inverse;
+    ints top = {0};
+    NAME(add_usual)(x, n, LANES, inverse, f, sums, c, 1, &top);
+    if (ANY(top >= (ints)reach)) {
+        *sums = before;
+        *c = counted;
+        NAME(add_unusual)(x, n, LANES, &inverse, f, sums, c);
+    }
+    c->elements += LANES * n;
 }
 
 /* One block: `wide` elements that follow each other in each of `high` rows. */
@@ -403,13 +422,15 @@ TARGET static void NAME(measure_block)(const float *x, ptrdiff_t stride, ptrdiff
     for (int k = 0; k < LANES; k++) peak = most[k] > peak ? most[k] : peak;
     most = INTS(peak);
     NAME(find_scales)(most, f, &unit, &inverse, &used);
-    const int is_usual = f->scale == SCALE_NONE || peak <= f->bulk_bits; /* otherwise most of its parts may be */
+    const int is_whole = f->scale == SCALE_NONE || peak <= f->bulk_bits;
     for (ptrdiff_t row = 0; row < high; row++) {
         const float *from = x + row * stride;
         for (ptrdiff_t at = 0; at < whole; at += SHORT) {
             const ptrdiff_t n = at + SHORT < whole ? SHORT : whole - at;
-            const ints near = is_usual ? most : NAME(largest)(from + LANES * at, n, LANES, (ints){0});
-            NAME(add_vectors)(from + LANES * at, n, LANES, near, inverse, f, &sums, &b->counted);
+            if (is_whole)
+                NAME(add_vectors)(from + LANES * at, n, LANES, most, inverse, f, &sums, &b->counted);
+            else
+                NAME(add_part)(from + LANES * at, n, inverse, f, &sums, &b->counted);
             waiting += n;
             if (waiting >= SHORT) {
                 NAME(add_lanes)(&sums, &all);
@@ -446,7 +467,7 @@ TARGET static void NAME(measure_group)(const float *x, ptrdiff_t stride, ptrdiff
     lane_sums sums;
     if (is_packed) {
         ints columns[16] = {0};
-        NAME(pack)(x, stride, high, wide * number, packed, columns);
+        NAME(pack)(x, stride, high, wide * number, packed, columns, 1);
         for (ptrdiff_t k = 0; k < number; k++)
             for (ptrdiff_t i = 0; i < vectors; i++) each[k] = LARGER(each[k], columns[vectors * k + i]);
     }

@@ -2,7 +2,7 @@
 
 import { argumentOf, codeOf } from "../code.js";
 import { byId, dot, el } from "../elements.js";
-import { counted, figure, title } from "../names.js";
+import { counted, figure, shortPath, title } from "../names.js";
 import { goTo } from "../navigate.js";
 import { inLanguage } from "../sentences.js";
 import { on, set, state } from "../state.js";
@@ -20,12 +20,12 @@ export function sideBySide(sides, golden, brief = false) {
     .filter((key) => !HIDDEN.includes(key) && [target, other].some((side) => side && side[key] !== undefined && side[key] !== null))
     .filter((key) => !brief || !DULL.includes(key) || golden && target && other && target[key] !== other[key]);
   const shown = (side, key) => side && side[key] !== undefined && side[key] !== null
-    ? title(Array.isArray(side[key]) ? "[" + side[key].join(", ") + "]" : figure(side[key])) : "";
+    ? title(Array.isArray(side[key]) ? "[" + side[key].join(", ") + "]" : key === "dtype" ? String(side[key]).split(".").pop() : figure(side[key])) : "";
   const missing = (side, other) => golden && !side && other ? el("span", { class: "dim", text: t("absent") }) : "";
   const head = el("tr", {}, el("td"), el("th", { text: t("target"), scope: "col" }), golden ? el("th", { text: t("golden"), scope: "col" }) : null);
   const lines = keys.map((key) => {
-    const ours = shown(target, key), theirs = shown(other, key), look = golden && ours !== theirs ? "mono changed" : "mono";
-    return el("tr", {}, el("th", { text: key.toLowerCase(), scope: "row" }), el("td", { class: look }, ours || missing(target, other)), golden ? el("td", { class: look }, theirs || missing(other, target)) : null);
+    const ours = shown(target, key), theirs = shown(other, key), tip = key === "Order" ? { "data-tip": t("means.order") } : {}, look = golden && ours !== theirs ? "mono changed" : "mono";
+    return el("tr", {}, el("th", { text: key.toLowerCase(), scope: "row", ...tip }), el("td", { class: look }, ours || missing(target, other)), golden ? el("td", { class: look }, theirs || missing(other, target)) : null);
   });
   return el("table", { class: "sides" }, el("thead", {}, head), el("tbody", {}, ...lines));
 }
@@ -46,6 +46,8 @@ function countsOf(answer) {
   }));
 }
 
+const PLACES = ["called", "called_golden"]; // lines of code, which begin with a path
+
 // The name of the row, and the words of the script that give it: not if they are the value itself, which stands below.
 function slotOf({ slot, code, sides }) {
   const words = argumentOf(code);
@@ -62,8 +64,8 @@ export function goToAnswer() {
 function render() {
   const answer = state.answer, box = byId("answer");
   const heading = answer.golden ? `${title(answer.target)}  ${t("against")}  ${title(answer.golden)}` : title(answer.target);
-  const shown = answer.facts.filter(([key]) => !answer.code || !["source", "inside", "made"].includes(key));
-  const facts = el("dl", {}, ...shown.flatMap(([key, text]) => [el("dt", { text: t(key) }), el("dd", { class: "mono", text: title(key === "source" ? text : inLanguage(text)) })]));
+  const shown = answer.facts.filter(([key]) => !answer.code || !["source", "inside", "made", "model_made"].includes(key));
+  const facts = el("dl", {}, ...shown.flatMap(([key, text]) => [el("dt", { text: t(key) }), el("dd", { class: "mono", text: title(key === "source" ? text : PLACES.includes(key) ? shortPath(text, answer.directory) : inLanguage(text)) })]));
   const bad = !["same", "clean", "not_compared", "proved"].includes(answer.verdict);
   const good = ["same", "clean", "proved"].includes(answer.verdict);
   const go = el("button", { id: "go", text: t("go") + " ↵", onclick: goToAnswer });
