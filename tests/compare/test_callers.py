@@ -21,18 +21,18 @@ class Body(nn.Module):
         super().__init__()
         self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 4)
 
-    def mix(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    def mix(self, x: torch.Tensor, scale: float) -> torch.Tensor:
         return self.second(torch.tanh(self.first(x) * scale))
 
 
 class Right(Body):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.mix(x, torch.tensor(2.0))
+        return self.mix(x, 2.0)
 
 
 class Wrong(Body):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.mix(x, torch.tensor(2.5))
+        return self.mix(x, 2.5)
 
 
 def lines(found: list[str], label: str) -> list[str]:
@@ -48,10 +48,10 @@ def test_the_answer_has_the_lines_that_call_the_function_innermost_first(tmp_pat
     assert found.origin is not None
     assert str(found.origin.source).endswith(" in mix")
     inner, loss = found.origin.callers[:2]
-    assert inner.endswith(" in forward: return self.mix(x, torch.tensor(2.5))")
+    assert inner.endswith(" in forward: return self.mix(x, 2.5)")
     assert loss.endswith(" in square: return model(x).square().mean()")
     assert len(found.origin.callers) == 3
-    assert found.origin.golden_callers[0].endswith(" in forward: return self.mix(x, torch.tensor(2.0))")
+    assert found.origin.golden_callers[0].endswith(" in forward: return self.mix(x, 2.0)")
     assert found.origin.is_called_differently
     shown = lines(answer(found), "called")
     assert shown[0] == f"target: at {inner}"
@@ -72,6 +72,36 @@ def test_callers_that_are_the_same_stand_once(tmp_path: Path) -> None:
     shown = lines(answer(found), "called")
     assert shown[0] == f"at {found.origin.callers[0]}"
     assert not any(line.startswith("golden: at ") for line in shown)
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.tanh(self.first(x)) * 2)
+
+
+def test_a_model_in_place_of_one_that_is_not_watched_is_named_where_it_is_called(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    reference = Tied()
+
+    def pulled(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        far = model(x)
+        return (model(x) - far.detach() + 1).square().mean()
+
+    def right(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        far = reference(x)
+        return (model(x) - far.detach() + 1).square().mean()
+
+    golden = run(tmp_path / "right", seeded(Tied), right)
+    found = compare(run(tmp_path / "wrong", seeded(Tied), pulled), golden)
+    assert found.origin is not None
+    assert found.origin.sentence.startswith("the target runs the model that was passed to start() where the golden run")
+    assert any("far = model(x), the golden run at" in line for line in found.origin.evidence)
+    assert str(found.origin.source).endswith(" in pulled")
+    assert compare(run(tmp_path / "same", seeded(Tied), right), golden).verdict == "same"
 
 
 def test_what_starts_the_script_is_no_caller() -> None:

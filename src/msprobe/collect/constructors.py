@@ -81,6 +81,16 @@ def _place_of(path: str, made: type, classes: Mapping[str, type]) -> Optional[_P
     return known[name, made, is_list]
 
 
+def tensor_line(around: type, name: str) -> Optional[_Place]:
+    """The line of a class that makes a tensor of its objects: its file, number, function and text."""
+    known = _known.setdefault(around, {})
+    if (name, type(None), False) not in known:
+        lines = [place for kind in around.__mro__ for place, _ in _assignments(kind, name)]
+        lines = [place for place in lines if not re.search(r"=\s*None\b", place[3])]  # there is no tensor yet
+        known[name, type(None), False] = lines[0] if len(lines) == 1 else None
+    return known[name, type(None), False]
+
+
 def _search(around: type, name: str, made: type, is_list: bool) -> Optional[_Place]:
     """`is_list`: the line makes a list of modules, and this is one of them."""
     for kind in around.__mro__:
@@ -151,7 +161,7 @@ def _line_of_script(script: Mapping[str, Any]) -> Optional[int]:
 def _assignments(kind: type, name: str) -> Iterator[tuple[_Place, Mapping[str, Any]]]:
     wanted = re.compile(
         rf"\s*(self\.\w+\s*[,=]\s*)*self\.{re.escape(name)}\s*([,=]\s*self\.\w+\s*)*(:[^=]+)?=(?!=)"
-        rf"|\s*self\.(add_module|register_module|insert_child_to_cell)\(\s*['\"]{re.escape(name)}['\"]"
+        rf"|\s*self\.(add_module|register_module|register_buffer|insert_child_to_cell)\(\s*['\"]{re.escape(name)}['\"]"
     )
     for member in vars(kind).values():
         function = inspect.unwrap(member) if isinstance(member, FunctionType) else None

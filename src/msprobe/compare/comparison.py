@@ -11,7 +11,7 @@ from msprobe.compare.align.translate import Translation
 from msprobe.compare.engine import Engine, Progress, open_engine
 from msprobe.compare.equal_units import AgreedGroups, EqualGroups, EqualStacks
 from msprobe.compare.excuses import Given, excuse
-from msprobe.compare.execute import Outcome, Task, run
+from msprobe.compare.execute import Outcome, Task, flow_troubles, run
 from msprobe.compare.inputs import Inputs, open_inputs, pair_again
 from msprobe.compare.judge.presets import PRESETS, Preset
 from msprobe.compare.judge.quantised import is_quantised, judge_quantised
@@ -26,6 +26,7 @@ from msprobe.compare.origin.describe import Unit, group_under_choice, settle
 from msprobe.compare.origin.find import suspect
 from msprobe.compare.origin.format import blame_format
 from msprobe.compare.origin.loop_findings import without_compiled
+from msprobe.compare.origin.made import name_way
 from msprobe.compare.origin.parameters import name_parameter
 from msprobe.compare.origin.reordered import blame_arguments, blame_forward
 from msprobe.compare.origin.source import made_in
@@ -199,6 +200,11 @@ class _Stages:
         buffers = other_buffers(*events)
         if found is not None and buffers:
             found = name_buffer(found, buffers, pair.target.step if self.units else None)
+        if found is not None and joined is None:
+            sources = getattr(pair.target, "made_values", None), getattr(pair.golden, "made_values", None)
+            found = name_way(found, trace, sources)
+            told = [one for source in (pair.target, pair.golden) for one in flow_troubles(source)]
+            self.troubles += [one for one in told if one not in self.troubles]
         trace.facts = None  # the flow of values of every step would be larger than its rows
         if trace.roles:
             for _, rows in groups:

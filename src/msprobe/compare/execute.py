@@ -94,6 +94,12 @@ def _look_at(source: Source, unfinished: list[Message], troubles: list[Message])
     troubles += [Message("note.trouble", path=str(source.path), trouble=trouble) for trouble in troubles_of(source)]
 
 
+def flow_troubles(source: Source) -> list[Message]:
+    """What is damaged of the flow of values, which is read only where it is needed."""
+    found = getattr(source, "flow_trouble", None)
+    return [] if found is None else [Message("note.trouble", path=str(source.path), trouble=found)]
+
+
 def run(task: Task, mapper: Mapper = in_turn) -> Union[list[Group], JoinedUnit]:
     """The measured rows of one unit, by call, in execution order; verdicts come later."""
     return run_pair(task, mapper) if task.join is None else run_joined(task.join, task.mode, _translation(task))

@@ -111,6 +111,11 @@ def phase_line(text: str) -> str:
     return f'["phase", {{{text}}}]\n'
 
 
+def made_line(text: str, source: str = "") -> str:
+    more = f', "text": {quote(source)}' if source else ""
+    return f'["made", {{{text}{more}}}]\n'
+
+
 def training_line(text: str) -> str:
     return f'["training", {{{text}}}]\n'
 
@@ -137,6 +142,8 @@ class Scan:
     places: dict[bytes, bytes] = field(default_factory=dict)
     training: list[tuple[bytes, Span]] = field(default_factory=list)
     """Each event with the record that ended last before it, as JSON."""
+    made: list[Span] = field(default_factory=list)
+    """Where values come from that no recorded call produced: the objects of flow.json."""
     sources: dict[bytes, list[Span]] = field(default_factory=dict)
     """Parts of a file's lines, each an object."""
     phase: Optional[Phase] = None
@@ -175,14 +182,15 @@ _LINE = re.compile(
     rb'begin",[ ]?' + _NUMBER + _PLACE + rb'|end",[ ]?' + _NUMBER + rb'(?=\{)|record",[ ]?' + _PLACE + rb"|"
     rb'drop",[ ]?(-?\d{1,18})(?=\])|stack",[ ]?' + _NUMBER + rb'(?=\[)|debug",[ ]?(' + _STRING + rb"),[ ]?|"
     rb'(head)",[ ]?(?=\{)|place",[ ]?(' + _STRING + rb"),[ ]?(" + _STRING + rb"|null)(?=\])|"
-    rb'(training)",[ ]?(?=\{)|source",[ ]?(' + _STRING + rb'),[ ]?(?=\{)|(phase)",[ ]?(?=\{))',
+    rb'(training)",[ ]?(?=\{)|source",[ ]?(' + _STRING + rb'),[ ]?(?=\{)|(phase)",[ ]?(?=\{)|'
+    rb'(made)",[ ]?(?=\{))',
     re.DOTALL,
 )
 # The last group of each.
 _BEGIN, _END, _RECORD, _DROP, _STACK, _DEBUG = 4, 5, 8, 9, 10, 11
-_HEAD, _PLACED, _TRAINING, _SOURCE, _PHASE = 12, 14, 15, 16, 17
+_HEAD, _PLACED, _TRAINING, _SOURCE, _PHASE, _MADE = 12, 14, 15, 16, 17, 18
 _MEMBERS = {_BEGIN: 6, _END: 3, _RECORD: 5, _DROP: 2, _STACK: 3, _DEBUG: 3, _HEAD: 2, _PLACED: 3, _TRAINING: 2,
-            _SOURCE: 3, _PHASE: 2}  # fmt: skip
+            _SOURCE: 3, _PHASE: 2, _MADE: 2}  # fmt: skip
 _EVERY_BACKWARD = b'.parameters_grad"'  # every backward of a step writes these again; the last one counts
 _BRACKET, _BRACE = ord("]"), ord("}")
 
@@ -262,6 +270,8 @@ def _take(found: Scan, begun: dict[int, Begun], line: re.Match[bytes], body: Spa
         found.places[line[13]] = line[_PLACED]
     elif kind == _TRAINING:
         found.training.append((_last_call(found), body))
+    elif kind == _MADE:
+        found.made.append(body)
     elif kind == _SOURCE:
         found.sources.setdefault(line[_SOURCE], []).append(body)
     elif kind == _PHASE:

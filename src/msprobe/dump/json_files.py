@@ -36,8 +36,10 @@ def write_results(directory: Path, found: Scan) -> None:
     if found.training:
         layout.write_file(directory / layout.TRAINING, join_members((b'"events": ' + events(found),), ""))
     phases = list(runs(entry.phase for entry in found.records.values()))
-    if phases:
-        layout.write_file(directory / layout.FLOW, join_members((b'"phases": ' + _phases(phases),), ""))
+    flow = [b'"phases": ' + _phases(phases)] if phases else []
+    flow += [b'"made": ' + made_values(found)] if found.made else []
+    if flow:
+        layout.write_file(directory / layout.FLOW, join_members(flow, ""))
     if found.debugs:
         layout.write_file(directory / layout.DEBUG, _with_head(head, _debugs(found)))
     layout.write_file(directory / layout.DUMP, _with_head(head, _records(found)))
@@ -58,6 +60,11 @@ def events(found: Scan) -> bytes:
     """What the training loop did, as JSON: a list of objects, each with the record that ended last before it."""
     members = (b'{"after": %b, %b' % (after, found.text(span)[1:]) for after, span in found.training)
     return b"[\n  %b\n ]" % b",\n  ".join(members)
+
+
+def made_values(found: Scan) -> bytes:
+    """Where values come from that no recorded call produced, as JSON: a list of objects."""
+    return b"[\n  %b\n ]" % b",\n  ".join(map(found.text, found.made))
 
 
 def sources(found: Scan) -> Iterable[bytes]:

@@ -20,7 +20,8 @@ from typing import Any, Optional
 from msprobe.dump import journal, layout, write_errors
 from msprobe.dump.errors import DumpError
 from msprobe.dump.items import Record, items, leaves
-from msprobe.dump.json_files import OPTIONAL_KEYS, events, sources
+from msprobe.dump.json_files import OPTIONAL_KEYS, events, made_values, sources
+from msprobe.dump.made_values import MadeValues, read_made_values
 from msprobe.dump.parallel import Parallel, read_parallel
 from msprobe.dump.phases import Phase, read_runs
 from msprobe.dump.record_keys import DAMAGED
@@ -101,6 +102,11 @@ class RankDump:
             _ = self.debug
         problems += self._damage.values()
         return problems if self.loss is None else [*problems, self.loss]
+
+    @property
+    def flow_trouble(self) -> Optional[str]:
+        """What is damaged in flow.json, as far as it was read."""
+        return self._damage.get(layout.FLOW)
 
     @functools.cached_property
     def loss(self) -> Optional[str]:
@@ -221,6 +227,19 @@ class RankDump:
         except DumpError as error:
             self._damage[layout.FLOW] = str(error).rstrip(".")
             return {}
+
+    @functools.cached_property
+    def made_values(self) -> Optional[MadeValues]:
+        """Where values come from that no recorded call produced; None if this is not recorded."""
+        if self._scan is not None:
+            found = json.loads(made_values(self._scan)) if self._scan.made else None
+        else:
+            found = self._read_file(layout.FLOW).get("made")
+        try:
+            return None if found is None else read_made_values(found, layout.FLOW)
+        except DumpError as error:
+            self._damage[layout.FLOW] = str(error).rstrip(".")
+            return None
 
     @functools.cached_property
     def run(self) -> dict[str, Any]:

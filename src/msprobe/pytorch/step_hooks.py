@@ -17,6 +17,7 @@ from msprobe.collect.records.saved_variables import VariableAccess
 from msprobe.collect.step_context import StepContext
 from msprobe.frameworks.pytorch.api_table import ApiTable
 from msprobe.pytorch.apis.api_calls import Apis
+from msprobe.pytorch.apis.made_values import MadeValues
 from msprobe.pytorch.apis.mode_scope import ApiModeScope, FusedPaths
 from msprobe.pytorch.apis.mode_stack import is_on, take_off
 from msprobe.pytorch.apis.opaque_regions import CLOSED, effective_mode
@@ -96,8 +97,13 @@ class TorchHooks:
         self.gradients = task.gradients(self.recorder)
         self.variables: Optional[VariableAccess] = TorchVariables(self.texts) if context.level.saves_variables else None
         self.apis: Optional[Apis] = None
+        self._made: Optional[MadeValues] = None
+        self._models: Sequence[Any] = ()
         if sources.table is not None:
             self.apis = task.apis(self.recorder, self.gradients, self.texts, sources.table, sources.names)
+            if numbers and self.recorder.with_inputs and self.recorder.selection.everything:
+                self._made = MadeValues(self.recorder, self.texts)
+                self.apis.follow(self._made)
         self._tree = ModelTree()
         self.watchers = self._make_watchers(context, parallel, layouts, living)
         self._task = task
@@ -156,6 +162,7 @@ class TorchHooks:
         for companion in self._companions:
             self._installed.append(companion.remove)
             companion.install(models)
+        self._models = models
         self._tree.forget()
         if modules is not None and self._header is not None:
             note_constructors(self._header, models, "Module", modules.named(), self.recorder.fault)
@@ -167,6 +174,10 @@ class TorchHooks:
             except Exception:  # the others are removed all the same
                 self.recorder.fault("stop", traceback.format_exc())
         self._installed = []
+        if self._made is not None and not self.recorder.closed:
+            self._made.tell_held(self._tree.plain(self._models) or ())
+        self._models = ()
+        self._tree.forget()
         if self.apis is not None:
             self.apis.pause()
             self._sources.custom.detach()

@@ -43,6 +43,16 @@ class Collectives(Protocol):
     def leave(self, api: str, call: Optional[int], name: str, args: Any, kwargs: Any, returned: Any) -> None: ...
 
 
+class MadeValues(Protocol):
+    """The values of this step that no recorded call produced."""
+
+    @property
+    def entries(self) -> Mapping[int, Any]: ...
+
+    def tell(self, name: str, args: Any, kwargs: Any) -> None:
+        """A recorded call takes these arguments."""
+
+
 class ApiCalls:
     """Records the API calls of one step. `frames` is the number of frames of msprobe on the stack of the script when
     `record` runs, `record` included."""
@@ -50,6 +60,8 @@ class ApiCalls:
     frames: int
     marked: frozenset[str] = frozenset()
     """The names of the APIs that may write an argument without reading it, apart from `out`."""
+    made_values: Optional[MadeValues] = None
+    """Where values come from that no recorded call produces, where the frontend follows them."""
     unwritten: Mapping[Any, Any] = MappingProxyType({})
     """Memory that was allocated and not written yet, where the frontend tracks it."""
 
@@ -81,6 +93,8 @@ class ApiCalls:
             wanted = selection.everything or selection.enter(name, parents)
             if wanted and selection.forward:
                 call = recorder.enter(name, parents[-1] if parents else None, given, named, self.frames)
+                if self.made_values is not None and self.made_values.entries:
+                    self.made_values.tell(name, args, kwargs)
             if selection.backward and self._differentiates():
                 inputs = self._find_inputs(args, kwargs)
                 if not inputs.edges and not inputs.leaves:

@@ -43,7 +43,7 @@ class Phases:
         self._recomputes = backward.recomputes
         self._requires_grad = requires_grad
         self._models: Sequence[Any] = ()
-        self._inside: list[str] = []  # clipping, optimizer steps and zero_grad that are running, outermost first
+        self.inside: list[str] = []  # clipping, optimizer steps and zero_grad that are running, outermost first
         self._closures = 0
         self._written_phase, self._written_microbatch = "", -1
         self._microbatch = 0
@@ -58,12 +58,12 @@ class Phases:
         self._models = models
 
     def enter(self, phase: str) -> None:
-        self._inside.append(phase)
+        self.inside.append(phase)
 
     def leave(self, phase: str) -> None:
         """Ends the phase, and all inside it that an exception left open."""
-        if phase in self._inside:
-            while self._inside.pop() != phase:
+        if phase in self.inside:
+            while self.inside.pop() != phase:
                 pass
 
     def enter_optimizer(self, has_closure: bool) -> None:
@@ -79,7 +79,7 @@ class Phases:
     def begin_backward(self) -> None:
         """A backward pass begins that is not inside another one."""
         if not self._closures:
-            self._inside.clear()  # an exception may have left something open
+            self.inside.clear()  # an exception may have left something open
 
     def end_backward(self) -> None:
         self.between = self._backward_ended = True
@@ -96,8 +96,8 @@ class Phases:
         """A call begins that gets a record."""
         if self._running_pass() >= 0:
             phase = RECOMPUTATION if self._recomputes() else BACKWARD
-        elif self._inside and not (self._closures and self._differentiates()):
-            phase = self._inside[-1]
+        elif self.inside and not (self._closures and self._differentiates()):
+            phase = self.inside[-1]
         elif self._is_evaluation():
             phase = EVALUATION
         else:
@@ -120,14 +120,14 @@ class Phases:
 
     def _close_left_open(self) -> None:
         """No forward runs inside clipping or zero_grad: an exception has left them open."""
-        if self._inside and OPTIMIZER not in self._inside:
-            self._inside.clear()
+        if self.inside and OPTIMIZER not in self.inside:
+            self.inside.clear()
 
     def _is_elsewhere(self) -> bool:
         """Whether this is neither a forward nor an evaluation nor between them."""
         if self._running_pass() >= 0:
             return True
-        return bool(self._inside) and not (self._closures and self._differentiates())
+        return bool(self.inside) and not (self._closures and self._differentiates())
 
     def _is_evaluation(self) -> bool:
         return not self._differentiates() and bool(self._models) and not any(one.training for one in self._models)

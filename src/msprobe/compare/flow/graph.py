@@ -304,6 +304,10 @@ class Graph:
         name = f"{call.key}.backward.{call.number}" if call.kind == "module" else f"{call.key}.{call.number}.backward"
         return self.backward.get(name)
 
+    def by_number(self, number: int) -> Optional[Value]:
+        """The value with this number, if a record has it."""
+        return self._known.get(("id", number))
+
     def last_writer(self, memory: object) -> Optional[Step]:
         """The recorded call that wrote this memory last."""
         return next((one.maker for one in reversed(self.values) if one.memory == memory and one.maker), None)

@@ -38,6 +38,7 @@ from msprobe.compare.origin.structure import (
 )
 from msprobe.compare.origin.trace import Trace, bad_rows
 from msprobe.compare.origin.training import TrainingDifference
+from msprobe.compare.origin.unwatched import other_model
 from msprobe.compare.origin.updates import blame_update
 from msprobe.compare.origin.ways import by_own_calls, ways
 from msprobe.compare.origin.wording import SAME_INPUTS, UNORDERED, Candidate, argument_text
@@ -57,6 +58,9 @@ def suspect(trace: Trace, training: Sequence[TrainingDifference] = ()) -> Option
         index, row = trace.weights[0]
         return _shifted_draws(trace) or candidate("weight", index, row, trace)
     entered = _with_effect(_first_turn(trace), trace)
+    different = other_model(trace, entered)
+    if different is not None:
+        return different
     first = {phase: [i for i in entered if trace.phases[i] is phase] for phase in Phase}
     said = findings(training, trace)
     parts = [one for one in training if one.kind == "parts"]

@@ -82,6 +82,12 @@ def user_lines(stacks: Stacks, match: Match) -> Lines:
     return _user_line(target), _user_line(golden)
 
 
+def user_frames(stacks: Stacks, match: Match) -> tuple[Optional[Frame], Optional[Frame]]:
+    """The innermost frames outside installed packages, of the target and of the golden run."""
+    target, golden = map(_user_frame, _frames(stacks, match))
+    return target, golden
+
+
 MOST_CALLERS = 3
 Callers = tuple[tuple[str, ...], tuple[str, ...]]
 """The lines that call the function with the line, in the target and in the golden run, innermost first."""
@@ -146,6 +152,11 @@ def function_of(stacks: Mapping[str, list[str]], call: Optional[Call]) -> Option
     """The innermost function of the user's code in which a call is made."""
     frame = _user_frame(_parsed(stacks, call))
     return None if frame is None else (frame.file, frame.function)
+
+
+def user_frames_of(stacks: Mapping[str, list[str]], call: Call) -> list[Frame]:
+    """The frames of the user's code, innermost first."""
+    return [frame for frame in _parsed(stacks, call) if not is_library(frame.file)]
 
 
 def is_inside(stacks: Mapping[str, list[str]], call: Call, function: Optional[Function]) -> bool:

@@ -39,7 +39,8 @@ class Candidate:
     """A suspect of one unit; `index` is its place there, `received` that it came from another rank, `said` a finished
     sentence, `other` the call of the other run in its place. If the ranks of a run are compared as one: the `ranks`
     with the fault, the `dimension` of the mesh, the `collective` before it. `lines` are those of a part of the code or
-    of the training loop; `then` says what else the runs compute in different ways before the difference shows."""
+    of the training loop, `made` those that make a tensor of the model; `then` says what else the runs compute in
+    different ways before the difference shows."""
 
     kind: str
     index: int
@@ -57,6 +58,7 @@ class Candidate:
     collective: str = ""
     lines: Lines = (None, None)
     then: Optional[Message] = None
+    made: Lines = (None, None)
 
 
 def argument_text(call: Call, row: Optional[Row]) -> Message:
@@ -227,6 +229,8 @@ def next_step(found: Candidate, later: bool = False, by_library: bool = False, f
     if found.kind == "call" and found.inputs == UNORDERED:
         return Message("next.order")
     if found.kind in ("input", "wiring"):
+        if found.said is not None and found.said.id in ("made.differs", "made.order"):
+            return Message("next.line")
         return Message("next.data" if first else "next.before")
     if saved:
         return Message("next.run_ut")

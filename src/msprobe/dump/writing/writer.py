@@ -17,9 +17,10 @@ from typing import Any, Callable, Optional, Union
 
 from msprobe.dump import archive, journal, layout, write_errors
 from msprobe.dump.archive import archive_older_run
+from msprobe.dump.cells import lines_of
 from msprobe.dump.journal import Head
 from msprobe.dump.json_files import join_members, write_results
-from msprobe.dump.source_lines import SourceLines, user_frame_of
+from msprobe.dump.source_lines import LONGEST, SourceLines, user_frame_of
 from msprobe.dump.stack_frames import frame_text
 from msprobe.dump.tensor_files.codec import Payload
 from msprobe.dump.tensor_files.store import TensorStore
@@ -103,6 +104,11 @@ class RankWriter:
     def phase(self, text: str) -> None:
         """A phase of the training begins. `text`: its members as JSON without braces."""
         self._add(journal.phase_line, text)
+
+    def made(self, text: str, place: Optional[tuple[str, int]] = None) -> None:
+        """Where a value comes from that no recorded call produced. `text`: members as JSON without braces. `place`: the
+        file and the line of the call, whose source text is added."""
+        self._add(_made_line, text, place)
 
     def training(self, text: str, frames: Optional[Callable[[], Sequence[str]]] = None) -> None:
         """What the training loop did, an event of training.json. `text`: its members as JSON without braces. `frames`
@@ -314,3 +320,9 @@ class RankWriter:
                 layout.unlock(self._fd.number)
             self._fd.close()
             self._fd = None
+
+
+def _made_line(text: str, place: Optional[tuple[str, int]]) -> str:
+    lines = [] if place is None else lines_of(place[0])
+    source = lines[place[1] - 1].strip() if place is not None and 1 <= place[1] <= len(lines) else ""
+    return journal.made_line(text, source[:LONGEST])

@@ -24,6 +24,7 @@ from msprobe.frameworks.pytorch.api_table import ANY, FIRST, Api, ApiTable
 from msprobe.frameworks.pytorch.operators import ARRIVES_AS
 from msprobe.pytorch.apis.collectives import Collectives
 from msprobe.pytorch.apis.destinations import MAKERS, MARKED, Destinations
+from msprobe.pytorch.apis.made_values import MadeValues, queries
 from msprobe.pytorch.apis.mode_stack import is_on, put_on, take_off
 from msprobe.pytorch.apis.operator_names import OperatorNames
 from msprobe.pytorch.compiled.graph_breaks import breaks_member
@@ -81,6 +82,7 @@ class Apis(ApiCalls, TorchFunctionMode):
         self._table = table
         self._lookup = table.lookup
         self._plain = table.plain - MAKERS
+        self._made: Optional[MadeValues] = None
         self._spelling = spelling
         self.resting = False  # after stop(): it may still be on the stack, and records nothing
         self.wrapped: dict[Any, Any] = {}  # wrapper of the script around a method -> the method
@@ -90,6 +92,11 @@ class Apis(ApiCalls, TorchFunctionMode):
         self._inside.update(dict.fromkeys(MAKERS, self._make))
         self.destinations = Destinations()
         self.unwritten = self.destinations.unwritten
+
+    def follow(self, made: MadeValues) -> None:
+        """Follows the values that no recorded call produces."""
+        self._made = self.made_values = made
+        self._plain = queries(self._plain)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in self._plain and not kwargs:
@@ -133,7 +140,11 @@ class Apis(ApiCalls, TorchFunctionMode):
                     self._note_write(self._table.writes[func], args, kwargs)
         except Exception:
             self._recorder.fault("torch function", traceback.format_exc())
-        return func(*args, **kwargs)
+        if self._made is None or api is not None or self.resting:
+            return func(*args, **kwargs)
+        made = func(*args, **kwargs)
+        self._made.note(func, args, kwargs, made)
+        return made
 
     def _distrust(self, func: Any, args: Any) -> None:
         """Memory changes, or may change from now on, without a change of a version counter."""
@@ -149,6 +160,8 @@ class Apis(ApiCalls, TorchFunctionMode):
     def _make(self, func: Any, args: Any, kwargs: Any) -> Any:
         """torch.empty and similar functions: the memory that they return is followed until it is written."""
         made = func(*args, **kwargs)
+        if self._made is not None and not self.resting:
+            self._made.note(func, args, kwargs, made)
         try:
             with _NoTorchFunction():
                 self.destinations.add_unwritten(made)
@@ -163,6 +176,8 @@ class Apis(ApiCalls, TorchFunctionMode):
             self._texts.written((*args[:writes], kwargs.get("out")))
 
     def _note_writes(self, api: Api, args: Any, kwargs: Any) -> None:
+        if self._made is not None:
+            self._made.drop(args, kwargs)
         if api.untracked:
             self._texts.forget()
         elif api.writes == FIRST and args and type(args[0]) in _PLAIN and "out" not in kwargs:
@@ -238,6 +253,8 @@ class Apis(ApiCalls, TorchFunctionMode):
     def drop_tensors(self) -> None:
         """Drops all references to tensors of the script, also the weak ones."""
         self._texts.forget()
+        if self._made is not None:
+            self._made.forget()
 
     def end(self) -> None:
         """The step ends."""

@@ -119,6 +119,7 @@ class DeferredWriter:
         self.tensor = writer.tensor
         self.link = writer.link
         self.place = writer.place
+        self.made = writer.made
 
     def begin(self, call: int, name: str, parent: Optional[str], stack: Optional[int], text: str) -> None:
         self._hold(self._writer.begin, call, name, parent, stack, text)

@@ -160,6 +160,21 @@ class TensorTexts:
         entry = self._cache.recall(tensor) if type(tensor) in self.tensor_types else None
         return None if entry is None else self._as_known(entry)
 
+    def numbers(self, tensor: Any) -> str:
+        """The JSON of the numbers that the cache has for a tensor: of the value, if it was recorded, and of the
+        memory."""
+        known = self.cached(tensor)
+        value = "" if known is None else known.text.partition('"value_id": ')[2].partition(",")[0].rstrip("}")
+        memory = self.memory(tensor)
+        members = [f'"id": {value}'] if value else []
+        if memory is not None:
+            members.append(f'"memory": {memory}')
+        return "{" + ", ".join(members) + "}"
+
+    def memory(self, tensor: Any) -> Optional[int]:
+        """The number of the memory of a tensor; None if it has none."""
+        return self._cache.memory(tensor) if _is_of_torch(tensor) else None
+
     def _as_known(self, entry: Entry) -> KnownText:
         return KnownText(entry.text, entry.at, [] if self._files is None else entry.saved)
 
