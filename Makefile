@@ -36,13 +36,15 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(C_CODE)
 
-# The linters beside the tests: one core would wait for mypy. Files run in the order of their names: sorted by the
-# number of their tests, the longest ones would run last, and one core would wait again.
+# The linters run beside the tests: mypy has one core only. Tests wait for processes, ranks and pages, so there is one
+# worker more than cores. Files run in the order of their names: by the number of their tests, the longest come last.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+
 test: $(STAMP)
 	$(MAKE) --no-print-directory --jobs 2 lint suite
 
 suite: $(STAMP)
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "not slow" -rs --durations=30 tests
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow" -rs --durations=30 tests
 
 # Unit tests and one smoke test per capability: under two minutes on two cores.
 test-fast: $(STAMP)

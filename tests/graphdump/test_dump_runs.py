@@ -29,7 +29,9 @@ from msprobe.graphdump import GraphDump
 from msprobe.graphdump.check import Limits, check
 from msprobe.graphdump.dumping import policies
 from msprobe.graphdump.dumping.dump_settings import CATEGORIES
+from msprobe.graphdump.dumping.raised import prepare_place, read_raised, write_raised
 from msprobe.graphdump.dumping.summary import DumpSummary
+from msprobe.graphdump.graphs.failed_operator import _inputs_of
 
 SCRIPT = real_dumps.NETS / "trained.py"
 E2E = ("enable", "trans_flag", "stat_calc_mode", "sample_mode", "sample_num", "save_kernel_args")
@@ -39,7 +41,9 @@ _kept = tempfile.TemporaryDirectory(prefix="msprobe-graph-")
 class Run:
     """One run of the script: its dump and what it said."""
 
-    def __init__(self, words: tuple[str, ...], keys: dict[str, object], options: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, words: tuple[str, ...], keys: dict[str, object], options: tuple[str, ...] = (), script: Path = SCRIPT
+    ) -> None:
         self.top = Path(tempfile.mkdtemp(dir=_kept.name, prefix="d"))
         self.out = self.top / "out"
         e2e = {"enable": True, **{key: value for key, value in keys.items() if key in E2E}}
@@ -48,7 +52,7 @@ class Run:
         value = {"common_dump_settings": {"path": str(self.out), "net_name": "N", **common}, "e2e_dump_settings": e2e}
         self.config.write_text(json.dumps(value))
         words = tuple(word.replace("CONFIG", str(self.config)) for word in words)
-        command = [sys.executable, str(SCRIPT), *words]
+        command = [sys.executable, str(script), *words]
         if not any(word.startswith("script:") for word in words):
             command[1:1] = ["-m", "msprobe", "graph", "dump", "--config", str(self.config), *options]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOG_v": "3"}
@@ -212,6 +216,37 @@ def test_the_operator_that_raises_has_its_inputs_saved():
     assert np.array_equal(np.load(tensor.path), -np.eye(3, dtype=np.float32))
 
 
+@pytest.mark.parametrize("words", [(), ("caught",), ("caught", "script:CONFIG")])
+def test_an_input_of_the_graph_is_saved_for_the_operator_that_raises(words):
+    """A label out of range: no operator has read it before. The script may catch the exception."""
+    run = Run(words, {"op_debug_mode": 4}, script=real_dumps.NETS / "labels.py")
+    assert run.code == (0 if words else 1), run.errors
+    assert ("the value of 'index' must be in" in run.errors) == (not words)
+    assert "GatherD.Default_GatherD-op0 raised." in run.errors
+    assert len(run.losses) == 2
+    saved = {tensor.label: tensor for tensor in GraphDump(run.out).tensors}
+    assert {(tensor.type, tensor.iteration) for tensor in saved.values()} == {("GatherD", 2)}
+    assert np.load(saved["input.2"].path).tolist() == [[0], [1], [9]]
+    assert np.load(saved["input.0"].path).shape == (3, 3)
+
+
+def test_without_an_exception_nothing_is_saved():
+    run = Run((), {"op_debug_mode": 4})
+    assert run.losses == bare()
+    assert "no graph raised an exception: nothing was saved." in run.errors
+    assert not run.files
+
+
+def test_inputs_of_graphs_with_the_same_names_are_not_mixed_up(tmp_path):
+    place = prepare_place(tmp_path)
+    for text, value in (("For 'Gather', an index", 1), ("Cholesky expects", 2), ("in the previous step", 3)):
+        write_raised(place, text, [("x", np.array([value], np.int32))])
+    raised = read_raised(tmp_path)
+    found = {kind: _inputs_of(SimpleNamespace(type=kind), raised) for kind in ("Gather", "Cholesky", "Add")}
+    assert [int(np.load(found[kind]["x"])[0]) for kind in ("Gather", "Cholesky")] == [1, 2]
+    assert found["Add"] == {}
+
+
 @pytest.mark.parametrize(
     ("found", "said"),
     [
@@ -220,11 +255,11 @@ def test_the_operator_that_raises_has_its_inputs_saved():
         ([("Cholesky.a", {}), ("Add.b", {1: None})], "one of these raised: Cholesky.a, Add.b (unknown: input 1)"),
     ],
 )
-def test_operators_that_were_ready_are_not_said_to_have_raised(monkeypatch, found, said):
+def test_operators_that_were_ready_are_not_said_to_have_raised(tmp_path, monkeypatch, found, said):
     """The text of an exception that names no operator, such as that of a run after one that failed."""
     monkeypatch.setattr(policies, "find_failed_inputs", lambda *_: iter(found))
     summary = DumpSummary()
-    staging = SimpleNamespace(text=lambda *_: "", operators=lambda *_: {}, discard=lambda _: None)
+    staging = SimpleNamespace(root=tmp_path, text=lambda *_: "", operators=lambda *_: {}, discard=lambda _: None)
     policy = policies.ExceptionPolicy(SimpleNamespace(settings=None, staging=staging, summary=summary))
     policy.take(SimpleNamespace(rank=0, graph=0, iteration=2))
     policy.finish("An error occurred in the previous step")

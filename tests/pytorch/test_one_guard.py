@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Callable
 
 import pytest
@@ -16,7 +17,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_
 
 from msprobe.collect.probe import Probe
 from msprobe.dump.reader import open_dump
-from msprobe.pytorch import Monitor, PrecisionDebugger
+from msprobe.pytorch import Monitor, MsprobeCallback, PrecisionDebugger
 from msprobe.pytorch.apis import mode_stack
 
 STEPS = 3
@@ -54,6 +55,8 @@ DEBUGGED = [  # module, class or None, function
     ("msprobe.pytorch.modules.module_calls", "Modules", "_leave"),
     ("msprobe.pytorch.gradients.call_gradients", "Gradients", "watch"),
     ("msprobe.pytorch.gradients.call_gradients", "Gradients", "inputs"),
+    ("msprobe.pytorch.gradients.call_gradients", "Gradients", "_begins"),
+    ("msprobe.pytorch.gradients.compiled_autograd", None, "is_enabled"),
     ("msprobe.pytorch.tensors.tensor_text", "TensorTexts", "forget"),
     ("msprobe.pytorch.tensors.tensor_text", "TensorTexts", "written"),
 ]
@@ -90,12 +93,22 @@ MONITORED = [
     ("msprobe.pytorch.watch.monitor", "Monitor", "_make_sources"),
     ("msprobe.pytorch.watch.monitor", "Monitor", "_read"),
     ("msprobe.pytorch.watch.monitor", "Monitor", "_optimizer_steps"),
+    ("msprobe.pytorch.watch.parameters", None, "_has_closure"),
+    ("msprobe.pytorch.watch.parameters", "OptimizerHooks", "_look"),
+    ("msprobe.pytorch.watch.stale_gradient", "StaleGradient", "used"),
     ("msprobe.pytorch.watch.modules", "ModuleHooks", "_saw"),
     ("msprobe.pytorch.watch.modules", "ModuleHooks", "_came"),
     ("msprobe.pytorch.watch.modules", "ModuleHooks", "remove"),
     ("msprobe.watch.store", "Store", "write"),
     ("msprobe.watch.store", "Store", "close"),
     ("msprobe.watch.recording", "Recording", "close"),
+]
+
+CALLED_BACK = [
+    ("msprobe.watch.attached", "Attached", "_step_begins"),
+    ("msprobe.watch.attached", "Attached", "_step_ends"),
+    ("msprobe.watch.attached", "Attached", "saw_loss"),
+    ("msprobe.pytorch.watch.callbacks", "MsprobeCallback", "_look_for_loss"),
 ]
 
 
@@ -219,6 +232,51 @@ def test_no_error_of_the_monitor_reaches_training(
     assert same(train(begin, lambda loss: monitors[0].step(loss=loss)), bare)
     monitors[0].close()
     assert called, f"{name} did not run"
+
+
+@pytest.mark.parametrize("broken", CALLED_BACK, ids=lambda one: one[2])
+def test_no_error_of_the_callback_reaches_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bare: list[torch.Tensor], broken: Any
+) -> None:
+    called = break_it(monkeypatch, *broken)
+    callback = MsprobeCallback({"dump_path": str(tmp_path / "watch")}, {"dump_path": str(tmp_path / "dump")})
+    model: list[nn.Module] = []
+
+    def begin(module: nn.Module, optimizer: Any) -> None:
+        if not model:
+            model.append(module)
+            state = SimpleNamespace(global_step=0)
+            callback.on_train_begin(None, state, None, model=module, optimizer=optimizer)
+        callback.on_step_begin(None, None, None)
+
+    def end(loss: torch.Tensor) -> None:
+        callback._returned(model[0], (), {"loss": loss})
+        callback.on_step_end(None, None, None)
+
+    assert same(train(begin, end), bare)
+    monkeypatch.undo()
+    callback.on_train_end()
+    assert called
+
+
+COMPLEX_LOSS = """
+import torch
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(2):
+    loss = model(torch.ones(1, 2)).sum() * torch.tensor(1 + 1j)
+    loss.backward(torch.tensor(1 + 0j))
+    optimizer.step()
+print("trained")
+"""
+
+
+def test_a_loss_that_is_no_real_number_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(COMPLEX_LOSS)
+    command = [sys.executable, "-m", "msprobe", "run", "--watch", "train.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    assert "watched 2 steps" in done.stderr
 
 
 def test_a_monitor_that_cannot_write_is_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

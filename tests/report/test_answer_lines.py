@@ -36,14 +36,17 @@ class Net(nn.Module):
         return result
 
 
-def recorded(path: Path, act: Act = by_library, clears: bool = True, lr: float = 0.1, steps: int = 2) -> Path:
+def recorded(
+    path: Path, act: Act = by_library, clears: bool = True, lr: float = 0.1, steps: int = 2, scale: float = 1.0
+) -> Path:
     torch.manual_seed(0)
     net = Net(act)
     optimizer = torch.optim.AdamW(net.parameters(), lr=lr)
     debugger = PrecisionDebugger(dump_path=str(path), task="statistics", level="mix")
     for _ in range(steps):
+        batch = torch.linspace(-1, 2, 48).view(6, 8) * scale
         debugger.start(net)
-        F.cross_entropy(net(torch.linspace(-1, 1, 48).view(6, 8)), torch.arange(6) % 4).backward()
+        F.cross_entropy(net(batch), torch.arange(6) % 4).backward()
         optimizer.step()
         if clears:
             optimizer.zero_grad()
@@ -82,6 +85,17 @@ def test_a_line_that_is_the_same_in_both_runs_is_said_once(tmp_path: Path) -> No
     assert found.origin.source == found.origin.golden_source
     assert starting_with(answer(found), "source") == [f"  source  {found.origin.source}"]
     assert not starting_with(answer(found), "golden:")
+
+
+def test_data_that_is_twice_as_large_is_said_with_its_factor(tmp_path: Path) -> None:
+    found = compare(recorded(tmp_path / "target", scale=2.0), recorded(tmp_path / "golden"))
+    assert found.origin is not None
+    assert found.origin.kind == "input"
+    assert "maximum, minimum, mean and norm are 2 times those of the golden run" in found.origin.evidence
+    assert str(found.origin.next).startswith("no call is recorded before it: look at the data")
+    other = compare(recorded(tmp_path / "other", by_hand), recorded(tmp_path / "again"))
+    assert other.origin is not None
+    assert not any("times those of the golden run" in line for line in other.origin.evidence)
 
 
 def test_a_finding_about_the_loop_names_no_call_that_has_nothing_to_do_with_it(tmp_path: Path) -> None:

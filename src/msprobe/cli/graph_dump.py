@@ -48,7 +48,9 @@ def _bytes(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     from msprobe.graphdump.dumping.devices import find_device
+    from msprobe.graphdump.dumping.dump_settings import EXCEPTION
     from msprobe.graphdump.dumping.running import DISK_BUDGET, VARIABLE, FrameworkDump, prepare_dump
+    from msprobe.system.processes import python_command
 
     command = ["-m", *args.module] if args.module and not args.script else args.script
     if not command:
@@ -66,9 +68,11 @@ def run(args: argparse.Namespace) -> int:
     environment[VARIABLE] = found.variable
     if isinstance(found, FrameworkDump):
         return _code(_wait(subprocess.Popen([sys.executable, *command], env=environment)))
-    notes_errors = found.settings.op_debug_mode == 4
-    stderr = subprocess.PIPE if notes_errors else None
-    process = subprocess.Popen([sys.executable, *command], env=environment, stderr=stderr)
+    start, stderr = [sys.executable], None
+    if found.settings.op_debug_mode == EXCEPTION:
+        start = [*python_command("from msprobe.cli.failing_run import main; main()"), str(found.staging)]
+        stderr = subprocess.PIPE
+    process = subprocess.Popen([*start, *command], env=environment, stderr=stderr)
     running = found.start(process.pid, args.disk_budget or DISK_BUDGET, may_pause=True)
     running.resume_if_it_ends(process)
     errors = _ErrorRelay(process.stderr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional
 
+from msprobe.collect.guard import guarded
 from msprobe.watch.monitor import BaseMonitor
 from msprobe.watch.settings import Config
 
@@ -21,6 +22,16 @@ class Attached:
         self._model: Any = None
         self._open = False
         self._losses: list[Any] = []
+        self._has_failed = False
+
+    def run(self, act: Callable[..., None], *args: Any) -> None:
+        """What a callback does while training runs: after an error of msprobe, training continues without it."""
+        if not self._has_failed:
+            guarded("the callback of msprobe", act, self._give_up)(*args)
+
+    def _give_up(self) -> None:
+        self._has_failed = True
+        self.end()
 
     def begin(self, model: Any, first_step: int, make_monitor: Callable[[], BaseMonitor]) -> None:
         """Training begins at this step."""
@@ -33,6 +44,9 @@ class Attached:
             self.monitor = make_monitor()
 
     def step_begins(self) -> None:
+        self.run(self._step_begins)
+
+    def _step_begins(self) -> None:
         if self._debugger is not None and not self._open:
             self._open = True
             self._debugger.start(self._model)
@@ -43,6 +57,9 @@ class Attached:
             self._losses.append(loss)
 
     def step_ends(self) -> None:
+        self.run(self._step_ends)
+
+    def _step_ends(self) -> None:
         if self._debugger is not None and self._open:
             self._open = False
             self._debugger.stop()

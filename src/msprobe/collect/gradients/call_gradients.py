@@ -108,25 +108,26 @@ class CallGradients:
 
     def _fire(self, record: BackwardRecord, places: Places, leading: Places, outgoing: Any, incoming: Any) -> None:
         """A hook of one node fires. `incoming` and `outgoing` are all gradients of the node."""
-        if self._begins(record):
-            try:
-                with self._aside():
-                    if places:
-                        self._take_incoming(record, places, incoming)
-                    if leading:
-                        self._take_outgoing(record, leading, outgoing)
-                    record.waiting -= 1
-                    number = self.running_pass()
-                    pending = self._pending.get(number)
-                    if pending is None:
-                        pending = self._begin_pass(number)
-                    if record.waiting:
-                        pending[id(record)] = record
-                    else:
-                        pending.pop(id(record), None)
-                        self._write(record)
-            except Exception:
-                self._recorder.fault(record.name, traceback.format_exc())
+        try:
+            if not self._begins(record):
+                return
+            with self._aside():
+                if places:
+                    self._take_incoming(record, places, incoming)
+                if leading:
+                    self._take_outgoing(record, leading, outgoing)
+                record.waiting -= 1
+                number = self.running_pass()
+                pending = self._pending.get(number)
+                if pending is None:
+                    pending = self._begin_pass(number)
+                if record.waiting:
+                    pending[id(record)] = record
+                else:
+                    pending.pop(id(record), None)
+                    self._write(record)
+        except Exception:
+            self._recorder.fault(record.name, traceback.format_exc())
 
     def _begins(self, record: BackwardRecord) -> bool:
         """Whether this firing counts: the step is open and it is the first backward through this graph."""

@@ -5,11 +5,13 @@ If a difference reached other ranks through a collective, the origin is on the r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from msprobe.compare.calls import BACKWARD, FORWARD
+from msprobe.compare.measure import distance
 from msprobe.compare.measure.distance import value_key
 from msprobe.compare.measure.order import is_reordered
 from msprobe.compare.origin.arguments import slot_text
@@ -139,6 +141,7 @@ def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
     if row is not None:
         slot = slot_text(call, row.slot) if row.match.call.name == call.name else row.name
         evidence.append(_difference(slot, row))
+        evidence += _factor(row)
         evidence.append(Message("evidence.target", summary=summary_of(row.target)))
         evidence.append(Message("evidence.golden", summary=summary_of(row.golden)))
     elsewhere = [other for other in others if other is not unit and other.candidate and other.candidate.received]
@@ -202,6 +205,29 @@ def _difference(name: str, row: Row) -> Message:
         orders = [f"{float(item['Order']):.6g}" for item in (row.target, row.golden)]
         return Message("evidence.orders", name=name, target=orders[0], golden=orders[1])
     return with_amount(Message("named", name=name, said=_reason(row)), row)
+
+
+def _factor(row: Row) -> list[Message]:
+    """Whether all statistics of a tensor are those of the golden run times one number."""
+    ours, theirs = ([distance.number((item or {}).get(key)) for key in _SCALED] for item in (row.target, row.golden))
+    ratios = [a / b for a, b in zip(ours, theirs) if a is not None and b and math.isfinite(a) and math.isfinite(b)]
+    if (
+        len(ratios) < len(_SCALED)
+        or not ratios[0]
+        or not all(math.isclose(one, ratios[0], rel_tol=1e-5) for one in ratios)
+    ):
+        return []
+    if math.isclose(ratios[0], 1.0, rel_tol=1e-3) or _has_one_element(row.target):
+        return []
+    return [Message("evidence.factor", factor=f"{ratios[0]:.4g}")]
+
+
+_SCALED = ("Max", "Min", "Mean", "Norm")
+
+
+def _has_one_element(item: Optional[dict[str, Any]]) -> bool:
+    shape = (item or {}).get("shape")
+    return not isinstance(shape, list) or math.prod(one for one in shape if isinstance(one, int)) <= 1
 
 
 def _reason(row: Row) -> str:

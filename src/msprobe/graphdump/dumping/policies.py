@@ -14,6 +14,7 @@ from msprobe.dump.errors import DumpError
 from msprobe.dump.tensor_files.npy_file import load
 from msprobe.graphdump.dumping.dump_settings import EXCEPTION, OVERFLOW, DumpSettings
 from msprobe.graphdump.dumping.framework_config import choosing_entries
+from msprobe.graphdump.dumping.raised import read_raised
 from msprobe.graphdump.dumping.saving import FILE_MODE, Saver, sample
 from msprobe.graphdump.dumping.staging import StagedFile, StagingDirectory
 from msprobe.graphdump.dumping.summary import DumpSummary
@@ -216,7 +217,7 @@ class ExceptionPolicy(Policy):
     """op_debug_mode 4: keeps the inputs of the operator that raised.
 
     MindSpore writes the files of an operator after it has run. So the inputs of an operator that failed are the
-    outputs of its producers in the same iteration."""
+    outputs of its producers in the same iteration, and inputs of the graph, which the training keeps if it raises."""
 
     frees_disk = True
 
@@ -233,9 +234,12 @@ class ExceptionPolicy(Policy):
         kept.append(one)
 
     def finish(self, failure: Optional[str]) -> None:
+        raised = read_raised(self._staging.root)
+        texts = [text for text in (failure, *(one.text for one in raised or ())) if text is not None]
         for (rank, graph), files in self._last.items():
             text = self._staging.text(rank, graph)
-            found = dict(find_failed_inputs(text, files, self._staging.operators(rank, graph), failure))
+            operators = self._staging.operators(rank, graph)
+            found = dict(find_failed_inputs(text, files, operators, "\n".join(texts) if texts else None, raised or ()))
             for name, slots in found.items():
                 self._save(name, slots)
             if found:
@@ -244,7 +248,9 @@ class ExceptionPolicy(Policy):
                 self._summary.note(f"{named[0]} raised" if alone else f"one of these raised: {', '.join(named)}")
             for one in files:
                 self._staging.discard(one)
-        if failure is None:
+        if raised == []:
+            self._summary.note("no graph raised an exception: nothing was saved")
+        elif not texts:
             self._summary.note("no exception ended the script (those that it catches are not seen): nothing was saved")
 
     def _save(self, name: str, slots: dict[int, Optional[StagedFile]]) -> None:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Optional
 
+from msprobe.dump.errors import DumpError
+from msprobe.dump.tensor_files.npy_file import load
+from msprobe.graphdump.dumping.raised import Raised
 from msprobe.graphdump.dumping.staging import StagedFile
+from msprobe.graphdump.files.datatypes import find_type, mindspore_token
 from msprobe.graphdump.graphs.attributes import OperatorDetails
 from msprobe.graphdump.graphs.ir import Graph, Node, parse_text
 
@@ -15,12 +21,16 @@ _INDEX = re.compile(r"I64\((\d{1,9})\)")
 
 
 def find_failed_inputs(
-    text: str, files: list[StagedFile], operators: dict[str, OperatorDetails], failure: Optional[str]
+    text: str,
+    files: list[StagedFile],
+    operators: dict[str, OperatorDetails],
+    failure: Optional[str],
+    raised: Sequence[Raised] = (),
 ) -> Iterator[tuple[str, Slots]]:
     """`{type}.{name}` and input slots of the operators that were ready and did not run.
 
     If the text of the exception names the type of one of them, only those. Yields nothing if nothing failed or the
-    graph ran to its end."""
+    graph ran to its end. An input of the graph that no operator has read comes from `raised`."""
     graph = parse_text(text)
     nodes = {node.full_name: node for node in graph.nodes}
     pairs = ((nodes.get(operator.full_name), name) for name, operator in operators.items())
@@ -45,7 +55,36 @@ def find_failed_inputs(
             for slot, key in enumerate(node.inputs)
             if key.startswith("%") or key in graph.by_key
         }
+        given = _inputs_of(operator, raised)
+        for slot, source in slots.items():
+            if source is None:
+                slots[slot] = _input_of_graph(graph.origin(node.inputs[slot]), given, node, slot, files)
         yield f"{operator.type}.{name}", slots
+
+
+def _inputs_of(operator: OperatorDetails, raised: Sequence[Raised]) -> dict[str, Path]:
+    """The inputs of the graph that raised in this operator: several graphs may have inputs of the same names."""
+    named = [one for one in raised if _is_named(operator.type, one.text)] or (raised if len(raised) == 1 else ())
+    return named[0].inputs if named else {}
+
+
+def _input_of_graph(
+    key: str, inputs: dict[str, Path], node: Node, slot: int, files: list[StagedFile]
+) -> Optional[StagedFile]:
+    """The value of an input of the graph, if it has the type and shape that the operator reads in this slot."""
+    path = inputs.get(key[1:])
+    specs = node.signature.host_inputs
+    if path is None or slot >= len(specs):
+        return None
+    try:
+        array = load(path)
+    except DumpError:
+        return None
+    kind = find_type(array.dtype.name)
+    if kind is None or find_type(specs[slot].dtype) != kind or specs[slot].shape != array.shape:
+        return None
+    name = replace(files[-1].name, io="input", slot=slot, format="DefaultFormat", dtype=mindspore_token(kind))
+    return replace(files[-1], path=path, file=path.name, original=path.name, name=name, size=array.nbytes)
 
 
 def _is_named(kind: str, failure: str) -> bool:

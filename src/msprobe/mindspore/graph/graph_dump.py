@@ -14,6 +14,7 @@ import mindspore
 
 from msprobe.collect import notices
 from msprobe.collect.run.lifecycle import UsageError
+from msprobe.graphdump.dumping.dump_settings import EXCEPTION
 from msprobe.graphdump.dumping.framework_config import set_initial_iteration
 from msprobe.graphdump.dumping.running import (
     DISK_BUDGET,
@@ -24,6 +25,7 @@ from msprobe.graphdump.dumping.running import (
     PreparedDump,
     prepare_dump,
 )
+from msprobe.mindspore.graph.failed_graphs import watch_graphs
 
 _running: Optional[DumpRun] = None
 _config: Optional[Path] = None  # the configuration that MindSpore reads when it compiles the first graph
@@ -54,6 +56,8 @@ def begin(found: PreparedDump, disk_budget: int, by_steps: bool = False) -> Dump
     _config = Path(found.variable)
     os.environ[VARIABLE] = found.variable
     _running = _start(found, disk_budget, by_steps)
+    if found.settings.op_debug_mode == EXCEPTION:
+        watch_graphs(found.staging)
     return _running
 
 

@@ -54,12 +54,15 @@ class MsprobeCallback(Callback):
         self._attached.step_begins()
 
     def on_train_step_end(self, run_context: Any) -> None:
+        self._attached.run(self._look_for_loss, run_context)
+        self._attached.step_ends()
+
+    def _look_for_loss(self, run_context: Any) -> None:
         outputs = run_context.original_args().net_outputs
         while isinstance(outputs, (list, tuple)) and outputs:
             outputs = outputs[0]
         if isinstance(outputs, TensorPy) and outputs.size == 1:
             self._attached.saw_loss(float(outputs.asnumpy().reshape(-1)[0]))
-        self._attached.step_ends()
 
     def on_train_end(self, run_context: Any) -> None:
         self._attached.end()

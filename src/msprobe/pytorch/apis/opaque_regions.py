@@ -211,31 +211,35 @@ class OpaqueRegions:
     def _around_compiled(self, callback: Any) -> Any:
         """Replaces dynamo's switch: a compiled function turns it on when it begins and back when it ends."""
         set_eval_frame = self._set_eval_frame or self._dynamo._maybe_set_eval_frame  # stop() may come at any moment
-        frame = sys._getframe(1)
-        ends, begins = self._open.ends_with(frame), False
-        if not ends and self._changes_nothing(callback) and not self._global_hooks.hides_for(frame):
-            return set_eval_frame(callback)
         try:
-            if not ends and "fn" in frame.f_locals:
-                if callable(callback) and not self._open.without_us():
-                    self._enter_compiled(frame)
-                    if self._compile == OPEN and self._open.ends_with(frame) and is_usual(callback):
-                        callback = opened(callback)
-                elif callback is None and self._compile == OPEN and self._open.without_us():
-                    self._enter_uncompiled(frame)
-                elif callable(callback) and self._compile == OPEN and is_usual(callback):
-                    callback = opened(callback)  # a compiled function called inside another one
-                if callable(callback):
-                    begins = self._global_hooks.hide(frame)
-                    if self._modules is not None:
-                        callback = self._unseen(callback)
-            if not begins:
-                self._global_hooks.show(frame)
-            if ends:
-                self._leave_compiled(frame.f_locals)
+            callback = self._switched(callback, sys._getframe(1))
         except Exception:
             self._recorder.fault("compiled function", traceback.format_exc())
         return set_eval_frame(callback)  # last: compiled code begins or ends here, and must not see msprobe
+
+    def _switched(self, callback: Any, frame: FrameType) -> Any:
+        """What to switch dynamo to in this frame, where compiled code begins or ends."""
+        ends, begins = self._open.ends_with(frame), False
+        if not ends and self._changes_nothing(callback) and not self._global_hooks.hides_for(frame):
+            return callback
+        if not ends and "fn" in frame.f_locals:
+            if callable(callback) and not self._open.without_us():
+                self._enter_compiled(frame)
+                if self._compile == OPEN and self._open.ends_with(frame) and is_usual(callback):
+                    callback = opened(callback)
+            elif callback is None and self._compile == OPEN and self._open.without_us():
+                self._enter_uncompiled(frame)
+            elif callable(callback) and self._compile == OPEN and is_usual(callback):
+                callback = opened(callback)  # a compiled function called inside another one
+            if callable(callback):
+                begins = self._global_hooks.hide(frame)
+                if self._modules is not None:
+                    callback = self._unseen(callback)
+        if not begins:
+            self._global_hooks.show(frame)
+        if ends:
+            self._leave_compiled(frame.f_locals)
+        return callback
 
     def _around_disabled(self, callback: Any) -> Any:
         """Replaces `set_eval_frame`, with which a function begins for which compiling is disabled. If compiling was on,

@@ -39,9 +39,9 @@ class CompiledBackward(Companion):
         self._replacements.remove()
 
     def _take_off(self, outputs: Any, *args: Any, **kwargs: Any) -> None:
-        if not is_enabled() or self._recorder.closed:
-            return
         try:
+            if not is_enabled() or self._recorder.closed:
+                return
             notices.warn_once(
                 "the backward pass is compiled (compiled autograd): msprobe does not see the gradients inside it, "
                 "only those of the parameters, after it."

@@ -232,9 +232,9 @@ class Modules(ModuleCalls):
     def _before(self, title: str, module: Any, args: Any, kwargs: Any = None) -> None:
         """Torch omits the last argument if an earlier hook called stop()."""
         recorder = self._recorder
-        if recorder.closed or is_traced():
-            return
         try:
+            if recorder.closed or is_traced():
+                return
             with _NoTorchFunction():
                 if title in self._later and recorder.selection.backward:
                     self._later.discard(title)
@@ -247,9 +247,9 @@ class Modules(ModuleCalls):
         """There may be no kwargs, as in `_before`. Returns None: the output stays as it is."""
         output = kwargs_and_output[-1]
         recorder = self._recorder
-        if recorder.closed or is_traced():
-            return None
         try:
+            if recorder.closed or is_traced():
+                return None
             with _NoTorchFunction():
                 self._leave(title, module, output)
         except Exception:

@@ -59,10 +59,16 @@ class MsprobeCallback:
 
     def _returned(self, model: Any, args: Any, output: Any) -> None:
         """The Trainer does not pass the loss to callbacks, but a model that gets labels returns it."""
-        if model.training and not torch.compiler.is_compiling():
-            loss = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
-            if isinstance(loss, torch.Tensor):
-                self._attached.saw_loss(loss.detach().mean())
+        if not torch.compiler.is_compiling():
+            self._attached.run(self._look_for_loss, model, output)
+
+    def _look_for_loss(self, model: Any, output: Any) -> None:
+        if model.training:
+            self._saw(output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None))
+
+    def _saw(self, loss: Any) -> None:
+        if isinstance(loss, torch.Tensor):
+            self._attached.saw_loss(loss.detach().mean())
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._attached.step_begins()
@@ -91,9 +97,7 @@ class MsprobeCallback:
         self._attached.step_begins()
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        if isinstance(loss, torch.Tensor):
-            self._attached.saw_loss(loss.detach().mean())
+        self._attached.run(self._saw, outputs.get("loss") if isinstance(outputs, dict) else outputs)
         if int(trainer.global_step) != self._steps:
             self._steps = int(trainer.global_step)
             self._attached.step_ends()

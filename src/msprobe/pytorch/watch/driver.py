@@ -15,9 +15,12 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from msprobe.collect import notices
+from msprobe.collect.guard import guarded
 from msprobe.dump.plural import count
 from msprobe.pytorch.watch.monitor import Monitor
 from msprobe.watch.settings import WatchSettings
+
+_WHAT = "`msprobe run --watch`"
 
 
 class WatchDriver:
@@ -33,6 +36,7 @@ class WatchDriver:
     def install(self) -> None:
         original_call = torch.nn.Module.__call__
         original_backward = torch.Tensor.backward
+        saw_loss = guarded(_WHAT, self._saw_loss, self._stop)
 
         @functools.wraps(original_call)
         def called(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -44,19 +48,19 @@ class WatchDriver:
 
         @functools.wraps(original_backward)
         def backward(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if tensor.numel() == 1:
-                self._losses.append(tensor.detach())
+            saw_loss(tensor)
             return original_backward(tensor, *args, **kwargs)
 
         torch.nn.Module.__call__ = called
         torch.Tensor.backward = backward
 
     def _called(self, module: Any) -> None:
-        if os.getpid() != self._pid or next(module.parameters(), None) is None:
-            return
         try:
+            if os.getpid() != self._pid or next(module.parameters(), None) is None:
+                return
             self._monitor = Monitor(module, None, self._settings)
-            register_optimizer_step_post_hook(self._stepped)  # after the monitor's own hooks
+            # After the monitor's own hooks.
+            register_optimizer_step_post_hook(guarded(_WHAT, self._stepped, self._stop))
             self._known = {id(parameter) for parameter in module.parameters()}
             name = type(module).__name__
             notices.inform(f"watching {name}, the first module called; output in {self._settings.dump_path}.")
@@ -70,6 +74,14 @@ class WatchDriver:
         if any(id(one) in self._known for group in optimizer.param_groups for one in group["params"]):
             losses, self._losses = self._losses, []
             self._monitor.step(loss=sum(float(loss) for loss in losses) / len(losses) if losses else None)
+
+    def _saw_loss(self, tensor: Any) -> None:
+        if tensor.numel() == 1 and not tensor.is_complex():
+            self._losses.append(tensor.detach())
+
+    def _stop(self) -> None:
+        if self._monitor is not None:
+            self._monitor.close()
 
     def say_result(self) -> None:
         """Called after the script."""

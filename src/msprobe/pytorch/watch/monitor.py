@@ -68,7 +68,7 @@ class Monitor(BaseMonitor):
     def _make_sources(self, settings: WatchSettings, models: list[Any], optimizers: list[Any]) -> None:
         self._gauge = Gauge(gauge.bounds(settings.low_precision))
         self._parameters = Parameters(models, self._recording, self._gauge)
-        self._optimizers = OptimizerHooks(optimizers, self._guarded(self._optimizer_steps), self._parameters)
+        self._optimizers = OptimizerHooks(optimizers, self._optimizer_steps, self._parameters, self._guarded)
         self._backward = BackwardHooks(models, self._parameters, settings.targets, self._guarded)
         self._modules = ModuleHooks(models, self._recording, self._gauge, self._guarded)
         self._stale = StaleGradient(self._parameters, self._gauge, self._guarded)

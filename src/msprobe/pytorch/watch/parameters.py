@@ -198,20 +198,24 @@ def torch_optimizers(given: Any) -> list[Any]:
 class OptimizerHooks:
     """Calls `before` just before an optimizer uses its gradients; reads learning rates."""
 
-    def __init__(self, optimizers: list[Any], before: Callable[[Any, list[Any]], None], parameters: Parameters) -> None:
+    def __init__(
+        self,
+        optimizers: list[Any],
+        before: Callable[[Any, list[Any]], None],
+        parameters: Parameters,
+        guarded: Callable[[Any], Any],
+    ) -> None:
         self._before = before
         self._parameters = parameters
         self.optimizers = [one for one in optimizers if hasattr(one, "param_groups")]
         self._adopts = not self.optimizers
         hookable = [one for one in self.optimizers if hasattr(one, "register_step_pre_hook")]
+        stepping, stepped = guarded(self._stepping), guarded(self._stepped)
         if self._adopts:
-            self._handles = [
-                register_optimizer_step_pre_hook(self._stepping),
-                register_optimizer_step_post_hook(self._stepped),
-            ]
+            self._handles = [register_optimizer_step_pre_hook(stepping), register_optimizer_step_post_hook(stepped)]
         else:
-            self._handles = [one.register_step_pre_hook(self._stepping) for one in hookable]
-            self._handles += [one.register_step_post_hook(self._stepped) for one in hookable]
+            self._handles = [one.register_step_pre_hook(stepping) for one in hookable]
+            self._handles += [one.register_step_post_hook(stepped) for one in hookable]
         self.sees_steps = bool(self._handles)
 
     def _stepping(self, optimizer: Any, args: Any, kwargs: Any) -> None:
