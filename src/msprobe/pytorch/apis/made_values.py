@@ -7,6 +7,7 @@ recorded call takes the tensor. No tensor and no object of the script is kept.
 
 from __future__ import annotations
 
+import functools
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
@@ -74,7 +75,8 @@ class _Entry:
         self.told = False
 
 
-def queries(functions: Iterable[Any]) -> frozenset[Any]:
+@functools.lru_cache(maxsize=2)
+def queries(functions: frozenset[Any]) -> frozenset[Any]:
     """Those of these functions that return no tensor that is worth following."""
     names = frozenset(_QUERIES.split())
     return frozenset(func for func in functions if _is_query(func, names))
@@ -168,8 +170,11 @@ class MadeValues:
 
     def drop(self, args: Any, kwargs: Any) -> None:
         """A recorded call has written one of its arguments: what it was before says nothing about it."""
-        for value in (*args[:1], kwargs.get("out")):
-            self.entries.pop(id(value), None)
+        if self.entries:
+            if args:
+                self.entries.pop(id(args[0]), None)
+            if kwargs:
+                self.entries.pop(id(kwargs.get("out")), None)
 
     def _purge(self) -> None:
         entries = self.entries
