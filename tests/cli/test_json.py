@@ -60,6 +60,11 @@ def test_every_verb_with_json_has_a_schema(capsys: pytest.CaptureFixture[str]) -
             assert verb in listed
 
 
+def test_the_docs_list_every_schema() -> None:
+    docs = (Path(__file__).resolve().parents[2] / "docs" / "json.md").read_text(encoding="utf-8")
+    assert [name for name in schema_names() if f"`{name}`" not in docs] == []
+
+
 def test_the_messages_are_printed_in_both_languages(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, "schema", "messages")["values.norm"] == ["norm differs", "范数不同"]
 
