@@ -109,6 +109,18 @@ def test_a_reshape_or_a_permutation_in_a_different_form_is_not_said(tmp_path: Pa
     assert "[:, :1]" in lines[1]
 
 
+def test_of_a_long_way_only_the_call_that_differs_is_said(tmp_path: Path) -> None:
+    def way(first: int) -> Way:
+        def taken(model: Taker, y: torch.Tensor) -> torch.Tensor:
+            part = y.view(2, 8, 4, 4).transpose(2, 3)[:, first : first + 1]
+            return part.reshape(1, 2, 1, 4, 4).squeeze(0).transpose(2, 3).reshape(2, 1, 16)
+
+        return taken
+
+    found = pair(tmp_path, way(1), way(0))
+    assert told(found) == ": it is …[:, 1:2]…, not …[:, 0:1]…"
+
+
 def test_a_view_that_changes_the_order_is_the_line(tmp_path: Path) -> None:
     def target(model: Taker, y: torch.Tensor) -> torch.Tensor:
         return y.view(2, 4, 2, 16).transpose(1, 2).reshape(2, 8, 16)

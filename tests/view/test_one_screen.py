@@ -99,7 +99,10 @@ def test_a_line_near_the_call_that_differs_is_marked(open_view: Open, tmp_path: 
         runpy.run_path(str(script))
         dumps.append(tmp_path / name / "dump")
     page = open_view(*dumps).page
-    assert "a view or reshape between the two calls differs" in page.inner_text("#answer .sentence")
+    said = (
+        "it is Functional.linear.0.forward.view(5, 4, 2).transpose(1, 2), not Functional.linear.0.forward.view(5, 2, 4)"
+    )
+    assert said in page.inner_text("#answer .sentence")
     assert page.locator("#answer .excerpt .here").all_inner_texts() == ["11  left = h * gain"] * 2
     marks = page.locator("#answer .excerpt mark").all_inner_texts()
     assert marks[0].strip() == "h = h.view(5, 4, 2).transpose(1, 2)"

@@ -37,7 +37,7 @@ from msprobe.compare.origin.wording import argument_text
 from msprobe.compare.phases import Phase, Stacks
 from msprobe.compare.reasons import BENIGN, Kind
 from msprobe.compare.result import DIFFERS, Comparison, Tally, UnitResult, conclude, tally_rows
-from msprobe.compare.rows import ERROR, PASS, WARNING, Group, Judgement
+from msprobe.compare.rows import ERROR, PASS, WARNING, Group, Judgement, Row, is_tensor
 from msprobe.compare.sources import Pair, Source
 from msprobe.dump.errors import DumpError
 from msprobe.dump.reader import RankDump
@@ -248,7 +248,7 @@ class _Stages:
     ) -> None:
         said = [Message("note.run_wide", target=ours, golden=theirs) for ours, theirs in sorted(judge.run_wide)]
         said += [Message("note.damaged", name=name, why=why) for name, why in _damaged(groups)]
-        said += [one.sentence for one in training]
+        said += [one.sentence for one in training if one.kind != "total norm"]  # the gradients show it
         earlier = any(unit.candidate is not None for unit in self.units[:-1])  # since then, little can be seen
         self.settings.update(one.sentence for one in training if not one.note_only)
         differs = {match.call.key for match, rows in groups if any(row.verdict == ERROR for row in rows)}
@@ -257,7 +257,7 @@ class _Stages:
             for match, rows in groups
             for row in rows
             if row.excuse is not None and row.measurement.reason.kind is Kind.ARGUMENT
-            if not earlier and match.call.key not in differs
+            if not earlier and match.call.key not in differs and _has_same_results(rows)
         ]
         self._how.update(dict.fromkeys(said))
 
@@ -270,6 +270,12 @@ class _Stages:
         unseen = [Message("note.other_bytes", number=rows)] if rows else []
         rounded = [Message("note.rounded_gradient", names=[*self._rounded])] if self._rounded else []
         return [*self._how, *dict.fromkeys(said), *unseen, *rounded]
+
+
+def _has_same_results(rows: Sequence[Row]) -> bool:
+    """Whether the results of a call agree, not only what follows from them."""
+    results = [row for row in rows if not row.is_input and is_tensor(row.golden)]
+    return bool(results) and all(row.judgement.verdict == PASS for row in results)
 
 
 def _given(pair: Pair[Source], joined: bool, other_parts: bool, training: Sequence[TrainingDifference]) -> Given:

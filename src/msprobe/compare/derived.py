@@ -51,13 +51,15 @@ def take_updates(calls: list[Call]) -> dict[str, Call]:
 
 
 def match_updates(target: Mapping[str, Call], golden: Mapping[str, Call]) -> list[Match]:
-    """Updates belong together by the name of the parameter. A wrapper around the model puts its own name before it."""
+    """Updates belong together by the name of the parameter. A wrapper around the model puts its own name before it, and
+    then no parameter has the same name."""
     other = dict(golden)
     found = []
+    named = any(name in golden for name in target)
     for name, call in target.items():
         path = name.removeprefix(UPDATE)
-        fitting = [one for one in other if one == name or _is_wrapped(path, one.removeprefix(UPDATE))]
-        partner = other.pop(name if name in fitting else fitting[0]) if fitting else None
+        fitting = [one for one in other if one == name or (not named and _is_wrapped(path, one.removeprefix(UPDATE)))]
+        partner = other.pop(min(fitting, key=len)) if fitting else None
         found.append(Match(call, partner, "exact" if partner else "unmatched", 1.0 if partner else 0.0))
     return [*found, *(Match(None, call, "unmatched", 0.0) for call in other.values())]
 

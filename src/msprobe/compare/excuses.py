@@ -14,6 +14,7 @@ from typing import NamedTuple, Optional
 from msprobe.compare.align.translate import operation_of
 from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Match, module_path
 from msprobe.compare.flow.graph import Graph, Part, Step
+from msprobe.compare.flow.mispaired import apart, compensated_rows, has_nothing_in_common, mispaired_rows, moved_rows
 from msprobe.compare.flow.packed import packed_rows, tied_rows
 from msprobe.compare.flow.rounded import quotients, rounded_gradients
 from msprobe.compare.flow.settle import (
@@ -22,7 +23,6 @@ from msprobe.compare.flow.settle import (
     at_least,
     is_evidence,
     is_of_same_size,
-    moved_rows,
     same_values,
     same_writes,
 )
@@ -38,10 +38,16 @@ _NEVER = frozenset([Kind.DTYPE, Kind.UNREADABLE, Kind.MISSING_FILE])
 """Differences that no later value can excuse: a different precision, and what could not be read."""
 CLEARER = 1 / 3
 """How much better than a difference at the limit later values must agree."""
+SHARPER = 1 / 10
+"""How much better than two tensors that have nothing in common later values must agree."""
 FADING = 1 / 300
 """How much better than a small difference later values must agree."""
 BLUNT = 0.5
 """The tolerance from which on a row does not show the effect of an argument."""
+NOISY = 0.1
+"""The tolerance from which on a row may hide a tensor that one run lacks."""
+FAINT = 0.01
+"""How far off such a row may be if it does not."""
 FINE = 3e-5
 """How far off a loss or a gradient may be that shows whether a small difference has an effect."""
 SMALL_CHANGE = 1e-3
@@ -88,7 +94,8 @@ class StepFacts:
         self.packed.update(tied_rows(groups))
         self.same_changes = same_changes(groups, self.given.other_settings)
         self.updates_agree = bool(self.updates) and all(map(self._agrees, self.updates)) and self.same_changes
-        self.moved = moved_rows(groups)
+        self.moved = moved_rows(groups) | mispaired_rows(groups, self.graphs) | compensated_rows(groups)
+        self.unlike = {id(row) for match, rows in groups if has_nothing_in_common(match, rows) for row in rows}
         self.sides = self._side(False), self._side(True)
         same_values(*self.sides)
         same_writes(*self.sides)
@@ -138,7 +145,7 @@ class StepFacts:
             self.backward_agrees,
             self._named(golden, self.is_forward).__contains__,
             self.gradients,
-            self.moved,
+            self.moved | self.unlike,
             self.given.same_optimizer,
             self.observed,
         )
@@ -190,8 +197,10 @@ class StepFacts:
 
     @functools.cached_property
     def gradients(self) -> list[Row]:
-        """The gradients of parameters, if all of them agree; else nothing."""
+        """The gradients of parameters, if all of them agree; else nothing. Where no module has them (weights in a
+        dictionary), those that the optimizer received."""
         rows = [row for match, rows in self.groups if match.call.kind == "grads" for row in rows]
+        rows = rows or [row for row in self.updates if row.slot.endswith(".gradient")]
         if any((row.judgement.verdict in _BAD or row.absent) and not self._is_explained(row) for row in rows):
             return []
         return [row for row in rows if is_evidence(row)]
@@ -220,9 +229,24 @@ class StepFacts:
         """Whether the loss, the gradients and the updates of all parameters were compared, and agree within rounding: a
         small difference before them has no effect."""
         losses = [row for match, rows in self.groups if match.call.key == LOSS for row in rows]
+        losses = losses or self._roots()
         if not losses or not all(map(is_evidence, losses)) or not self.gradients or not self.updates_agree:
             return False
         return all((row.distance or 0.0) <= FINE for row in (*losses, *self.gradients))
+
+    def _roots(self) -> list[Row]:
+        """The results of the forward with which the backward began, if it was started without a record of the loss
+        (`torch.autograd.grad`)."""
+        ends = [
+            row
+            for value in self.graphs[0].values
+            if not value.uses
+            and not value.views
+            and value.maker is not None
+            and self.graphs[0].backward_of(value.maker)
+            for row in value.rows
+        ]
+        return [row for row in ends if not row.is_input and count(row.target or {"shape": []}) == 1]
 
     @functools.cached_property
     def at_the_limit(self) -> set[Optional[float]]:
@@ -278,7 +302,8 @@ def excuse(groups: Sequence[Group], stacks: Stacks = ({}, {}), given: Optional[G
         (place, row)
         for place, (match, rows) in enumerate(groups)
         for row in rows
-        if row.judgement.verdict != PASS and row.why.kind not in BENIGN and row.why.kind not in _NEVER
+        if row.judgement.verdict != PASS and row.why.kind not in BENIGN
+        if row.why.kind not in _NEVER or (row.why.kind is Kind.DTYPE and has_nothing_in_common(match, rows))
     ]
     if not odd:
         return None
@@ -342,12 +367,17 @@ def settled(case: Case) -> Optional[Excuse]:
         evidence.update((id(one), one) for one in behind)
     unknown = id(row) in case.facts.moved or row.difference.kind is Kind.BYTES
     size = math.inf if unknown else _size(row, case.rows)
+    shown = [one.distance or 0.0 for one in evidence.values() if one.judgement.verdict == PASS]
+    if id(row) in case.facts.moved and max(shown, default=0.0) > CLEARER * apart(row):
+        return None  # in noise, what follows shows nothing
     if not evidence and case.facts.updates_agree and match.how == "unmatched":
         evidence = {id(one): one for one in case.facts.updates[:3]}  # it writes memory beside the model
     if case.facts.observed and size is not None:  # the way to what the step computes may not be recorded
         evidence.update((id(one), one) for one in case.facts.results[: 0 if evidence else 3])
     elif size is None or not all(_would_show(size, row, one) for one in evidence.values()):
-        return None
+        sharp = id(row) in case.facts.unlike and all(_is_sharp(row, one) for one in evidence.values())
+        if not sharp:
+            return None
     if not evidence:
         return None
     names = list(dict.fromkeys(one.name for one in list(evidence.values())[:2]))
@@ -387,6 +417,8 @@ def _would_show(size: float, row: Row, evidence: Row) -> bool:
     argument."""
     if evidence.tolerance >= BLUNT and row.difference.kind is Kind.ARGUMENT:
         return False
+    if row.difference.kind is Kind.NULL and not _shows_a_tensor(evidence):
+        return False
     if row.judgement.verdict == WARNING and size < math.inf:
         clearer = evidence.distance is not None and evidence.distance <= CLEARER * size
         return clearer and evidence.tolerance <= size
@@ -396,6 +428,20 @@ def _would_show(size: float, row: Row, evidence: Row) -> bool:
     if close and evidence.match is row.match and word_of(row.match.call.key) in MASKS:
         return row.match.call.direction == BACKWARD  # what differed was dropped
     return close and evidence.measured is not None and count(evidence.golden or evidence.target or {"shape": []}) > 1
+
+
+def _shows_a_tensor(evidence: Row) -> bool:
+    """Whether a row shows that a tensor which one run lacks (the weights of the classes) changes nothing: much noise
+    may hide it."""
+    return evidence.tolerance < NOISY or (evidence.distance or 0.0) <= FAINT
+
+
+def _is_sharp(row: Row, evidence: Row) -> bool:
+    """Whether a later row agrees far better than the two tensors of a row that may not belong together. What is small
+    may only have become small: it fades."""
+    if row.target is None or row.golden is None or evidence.distance is None or evidence.judgement.verdict != PASS:
+        return False
+    return apart(row) >= LARGE and evidence.distance <= SHARPER * apart(row)
 
 
 def _behind(row: Row, name: str, side: Settled, golden: bool) -> Optional[list[Row]]:
@@ -492,6 +538,8 @@ def optional(case: Case) -> Optional[Excuse]:
     if not all(is_evidence(one) or not is_tensor(one.golden) for one in results):
         return None
     results = [one for one in results if is_evidence(one)]
+    if not all(map(_shows_a_tensor, results)):
+        return None
     for side in case.facts.sides:
         value = side.graph.of_row.get(id(row))
         if not row.is_input and value is not None and value.uses:
@@ -524,7 +572,18 @@ def update(case: Case) -> Optional[Excuse]:
     )
     if alike and row.judgement.verdict == ERROR and not _passes_on(case):
         return None  # the state of the optimizer differs
+    if row.judgement.verdict == ERROR and not _is_shown_by_update(row, facts):
+        return None
     return _excuse("update", Message("excuse.updated"), facts.updates, row)
+
+
+def _is_shown_by_update(row: Row, facts: StepFacts) -> bool:
+    """Whether the updates would show the difference of a tensor that the optimizer keeps beside the parameters (float32
+    copies of weights in bfloat16): they are rounded to the dtype of the parameter."""
+    values = [side.graph.of_row.get(id(row)) for side in facts.sides]
+    kept = all(value is not None and side.is_kept(value) for value, side in zip(values, facts.sides))
+    coarse = [epsilon(one.golden) for one in facts.updates if one.golden is not None]
+    return not kept or row.distance is None or row.distance >= max(coarse, default=0.0)
 
 
 def _passes_on(case: Case) -> bool:

@@ -145,6 +145,7 @@ class Graph:
         for call, match, parts in entries:
             if call.direction == FORWARD or call.direction == "debug":
                 self._add_forward(call, match, parts, call.kind == "module" and call.name in parents)
+        self._link_unrecorded()
         for step in self.steps.values():
             self._add_to_border(step)
         for call, match, parts in entries:
@@ -232,7 +233,7 @@ class Graph:
                 value.maker = step
                 if value.memory is not None:
                     self._held[value.memory] = value
-        if not border and (writes_first(call.key) or keeps_statistics(call.key) or _is_told_to_write(step, parts)):
+        if not border and (writes_first(call.key) or _writes_statistics(step, parts) or _is_told_to_write(step, parts)):
             self._add_writes(step)
 
     def _add_writes(self, step: Step) -> None:
@@ -267,6 +268,17 @@ class Graph:
                     self.written[new] = (self._external[new], new)
                     self.written.pop(key, None)
 
+    def _link_unrecorded(self) -> None:
+        """A tensor that needs a gradient, that no recorded call made, and that is no parameter: unrecorded code (an
+        index) made it from a result of the model. If only one result can be it, it is taken for a view of it."""
+        for value in self.values if self.has_identity else ():
+            needs = (value.item or {}).get("requires_grad") and value.memory not in self.of_updates
+            if needs and value.maker is None and value.source is None:
+                made = self.before(value)
+                if made is not None and made.place < value.place:
+                    value.source = made
+                    made.views.append(value)
+
     def before(self, value: Value) -> Optional[Value]:
         """What a value that no recorded call made comes from: the value whose memory it shares; else, if unrecorded
         code (an index, a copy) may be between, the last result in the modules around that no call uses and that has its
@@ -285,6 +297,12 @@ class Graph:
                     if made.maker is step and not made.uses and not made.views and _holds(made.item, value.item):
                         return made
         return None
+
+    def backward_of(self, step: Step) -> Optional[Step]:
+        """The backward of a call, if it was given a gradient."""
+        call = step.call
+        name = f"{call.key}.backward.{call.number}" if call.kind == "module" else f"{call.key}.{call.number}.backward"
+        return self.backward.get(name)
 
     def by_number(self, number: int) -> Optional[Value]:
         """The value with this number, if a record has it."""
@@ -359,6 +377,13 @@ def _holds(made: Item, taken: Item) -> bool:
 
 
 _STATISTICS = frozenset(["running_mean", "running_var", "1", "2"])
+_IN_TRAINING = frozenset(["input.training", "input.use_input_stats", "input.5"])
+
+
+def _writes_statistics(step: Step, parts: list[tuple[str, Item, Optional[Row]]]) -> bool:
+    """Whether a normalisation updates the running statistics that it is given: in evaluation it only reads them."""
+    given = ((item or {}).get("value") for slot, item, _ in parts if slot in _IN_TRAINING)
+    return keeps_statistics(step.call.key) and False not in given
 
 
 def _is_told_to_write(step: Step, parts: list[tuple[str, Item, Optional[Row]]]) -> bool:

@@ -45,8 +45,8 @@ def packed_rows(groups: Sequence[Group]) -> dict[int, tuple[Row, ...]]:
 
 
 def _renamed_updates(groups: Sequence[Group]) -> dict[int, tuple[Row, ...]]:
-    """Updates of parameters under a name that only one run has, with those of the other run that are the same: before,
-    gradient and after."""
+    """Updates, gradients after the backward and values in the forward of parameters under a name that only one run has,
+    with the updates of the other run that are the same: before, gradient and after."""
     ours: list[Sequence[Row]] = []
     theirs: dict[object, list[Sequence[Row]]] = {}
     for match, rows in groups:
@@ -56,11 +56,20 @@ def _renamed_updates(groups: Sequence[Group]) -> dict[int, tuple[Row, ...]]:
             else:
                 theirs.setdefault(value_key(rows[0].golden), []).append(rows)
     found: dict[int, tuple[Row, ...]] = {}
+    renamed: dict[str, tuple[Row, ...]] = {}
     for one in ours if theirs else ():
         same = [other for other in theirs.get(value_key(one[0].target), ()) if all(map(_is_same_item, one, other))]
         if len(same) == 1:
             found.update((id(row), tuple(same[0])) for row in one)
             found.update((id(row), tuple(one)) for row in same[0])
+            names = (rows[0].match.call.key.removeprefix(UPDATE) for rows in (one, same[0]))
+            renamed.update(zip(names, (tuple(same[0]), tuple(one))))
+    for match, rows in groups if renamed else ():
+        for row in rows if match.call.kind in ("module", "grads") else ():
+            kind, _, own = row.slot.partition(".")
+            name = f"{module_path(match.call.key)}.{own}".strip(".")
+            if row.absent and kind in ("parameters", "parameters_grad") and name in renamed:
+                found[id(row)] = renamed[name]
     return found
 
 

@@ -45,26 +45,56 @@ def rounded_gradients(groups: Sequence[Group], graphs: Graphs, updating: tuple[N
     """By the id of each row that follows from such a gradient: the gradient, the state of the optimizer, the update."""
     updates = _updates(groups)
     makers = [_makers(graph) for graph in graphs]
+    memory = [_by_memory(graph) for graph in graphs]
     found: dict[int, Rounded] = {}
+    for name, row in _gradients(groups, updates):
+        update = updates.get(name, [])
+        gradients = [row, *(one for one in update if one.slot.endswith(".gradient") and one is not row)]
+        values = [_parameter(graph, row, update, bool(golden)) for golden, graph in enumerate(graphs)]
+        held = [_held(known, value) for known, value in zip(memory, values)]
+        steps = [[step for one in side for step in known.get(id(one), ())] for known, side in zip(makers, held)]
+        if not all(_are_rounding(gradients, side, bool(golden)) for golden, side in enumerate(steps)):
+            continue
+        if not _within_steps(update, updates):
+            continue
+        others = {id(one) for path, rows in updates.items() if path != name for one in rows}
+        behind = [_behind(update, *side) for side in zip(graphs, updating)]
+        if any(side & others for side in behind):
+            continue
+        effects = [_effects(side, one) for side, one in zip(held, updating)]
+        rounded = Rounded(name, row, tuple(effects))
+        found.update(dict.fromkeys([id(row), *(behind[0] & behind[1])], rounded))
+    return found
+
+
+def _gradients(groups: Sequence[Group], updates: Mapping[str, Sequence[Row]]) -> Iterator[tuple[str, Row]]:
+    """The gradient of each parameter, by name. If a run calls no module that holds it, the one that the optimizer
+    received."""
+    known = set()
     for match, rows in groups:
         for row in rows if match.call.direction == GRADS and match.how != "unmatched" else ():
             name = f"{module_path(match.call.key)}.{row.slot.partition('.')[2]}".strip(".")
-            update = updates.get(name, [])
-            gradients = [row, *(one for one in update if one.slot.endswith(".gradient"))]
-            values = [_parameter(graph, row, bool(golden)) for golden, graph in enumerate(graphs)]
-            sides = enumerate(zip(makers, values))
-            if not all(_are_rounding(gradients, known.get(id(value), []), bool(g)) for g, (known, value) in sides):
-                continue
-            if not _within_steps(update, updates):
-                continue
-            others = {id(one) for path, rows in updates.items() if path != name for one in rows}
-            behind = [_behind(update, *side) for side in zip(graphs, updating)]
-            if any(side & others for side in behind):
-                continue
-            effects = [_effects(value, one) for value, one in zip(values, updating)]
-            rounded = Rounded(name, row, tuple(effects))
-            found.update(dict.fromkeys([id(row), *(behind[0] & behind[1])], rounded))
+            known.add(name)
+            yield name, row
+    for name, update in updates.items():
+        if name not in known:
+            yield from ((name, row) for row in update if row.slot.endswith(".gradient"))
+
+
+def _by_memory(graph: Graph) -> dict[object, list[Value]]:
+    found: dict[object, list[Value]] = {}
+    for value in graph.values:
+        if value.memory is not None:
+            found.setdefault(value.memory, []).append(value)
     return found
+
+
+def _held(memory: Mapping[object, list[Value]], value: Optional[Value]) -> list[Value]:
+    """The value of a parameter, with its views. A call may be given a view that was made before any recorded call: it
+    is known by its memory."""
+    if value is None or value.memory is None:
+        return [value, *value.views] if value is not None else []
+    return memory[value.memory]
 
 
 def quotients(groups: Sequence[Group], graphs: Graphs) -> dict[int, list[Row]]:
@@ -119,10 +149,12 @@ def _within_steps(update: Sequence[Row], updates: Mapping[str, Sequence[Row]]) -
     return all(abs(a - b) <= FEW_STEPS * step for a, b in zip(_changes(update, False), _changes(update, True)))
 
 
-def _parameter(graph: Graph, row: Row, golden: bool) -> Optional[Value]:
+def _parameter(graph: Graph, row: Row, update: Sequence[Row], golden: bool) -> Optional[Value]:
+    """The value of the parameter in the forward: that of the module that holds it, or the one that is updated."""
     call = row.match.golden if golden else row.match.target
     step = graph.backward.get(call.name) if call is not None else None
-    return next((part.value for part in step.takes if part.row is row), None) if step is not None else None
+    held = next((part.value for part in step.takes if part.row is row), None) if step is not None else None
+    return held or next((graph.of_row.get(id(one)) for one in update if one.slot.endswith(".before")), None)
 
 
 def _makers(graph: Graph) -> dict[int, list[Step]]:
@@ -212,7 +244,7 @@ def _is_alike(one: Value, other: Value) -> bool:
     return shapes[0] == shapes[1] and shapes[0] not in (None, [])
 
 
-def _effects(value: Optional[Value], updating: Names) -> list[Value]:
-    uses = value.uses if value is not None else []
-    steps = [step for step in uses if step.call.name not in updating and not is_derived(step.call.key)]
-    return [effect for step in steps for effect in step.effects]
+def _effects(held: Sequence[Value], updating: Names) -> list[Value]:
+    steps = [step for value in held for step in value.uses]
+    used = [step for step in steps if step.call.name not in updating and not is_derived(step.call.key)]
+    return [effect for step in used for effect in step.effects]

@@ -14,7 +14,7 @@ from typing import Optional
 from msprobe.compare.calls import FORWARD, forward_name
 from msprobe.compare.flow.graph import Graph, Part, Step, Value
 from msprobe.compare.measure.distance import count, dtype_name, is_masked, of_statistics, result_key, value_key
-from msprobe.compare.measure.order import is_in_order, order_distance
+from msprobe.compare.measure.order import is_in_order, is_other_order, order_distance
 from msprobe.compare.operators import LOSS, MIXES, REORDERS, is_derived, keeps_statistics, word_of
 from msprobe.compare.reasons import Kind
 from msprobe.compare.rows import ERROR, PASS, WARNING, Group, Item, Row, is_tensor
@@ -23,6 +23,12 @@ LARGE = 0.05
 """A difference this large does not fade: it shows in what follows, or it was compensated."""
 ABOVE_ROUNDING = 30.0
 """How much larger than the tolerance of a row it must be."""
+OTHER = 0.5
+"""Tensors that are this far apart are different tensors, not one with rounding: even rows in low precision show it."""
+ABOVE_COARSE = 4.0
+"""How much larger than the tolerance of such a row it must be."""
+NEAR = 0.05
+"""How far off Order may be in noise, relative to the norm."""
 FEW = 4
 """Tensors with fewer elements are not recognised by their statistics."""
 SAME_WRITE = 1e-5
@@ -72,8 +78,16 @@ class Settled:
             if _is_reordered(value.maker) or _is_computed_from(value, self._weak):
                 self._weak.add(id(value))
             value.is_small = not observed and any(_is_small(row) and id(row) not in self._moved for row in value.rows)
-            sure = [row for row in value.rows if is_evidence(row) and (id(value) not in self._weak or _sees_order(row))]
-            value.agrees = bool(sure) and not any(_is_small(row) and id(row) not in self._moved for row in value.rows)
+            small = any(_is_small(row) and id(row) not in self._moved for row in value.rows)
+            sure = self._sure(value)
+            value.agrees = bool(sure) and not small and not _is_contradicted(value, sure)
+            if value.agrees and value.source is not None and _is_first_seen_as(value, value.source):
+                value.source.agrees = True
+
+    def _sure(self, value: Value) -> list[Row]:
+        """The rows that show that a value agrees."""
+        shown = [row for row in value.rows if is_evidence(row) and id(row) not in self._moved]
+        return [row for row in shown if id(value) not in self._weak or _sees_order(row)]
 
     def accept_packed(self, packed: dict[int, tuple[Row, ...]]) -> None:
         """Rows of parameters that the other run packs differently, with the rows of the other run."""
@@ -106,6 +120,10 @@ class Settled:
             if last.maker is not None and last.maker.call.name == name and not self.ok(last):
                 return last
         return None
+
+    def is_kept(self, value: Value) -> bool:
+        """Whether it is in memory that the step writes, that outlives it, and that is no parameter."""
+        return value.memory in self.graph.written and value.memory not in self.graph.of_updates
 
     def accept(self, value: Value, other: Value) -> None:
         """The other run writes the same to its memory."""
@@ -222,6 +240,8 @@ class Settled:
         border = self._border_of(value, maker)
         if border is not None:
             return all(self.ok(part.value) or _is_lone_result(part, value) for part in border.results)
+        if self._observed and self.graph.backward_of(maker) is not None:
+            return True  # unrecorded code (an index) passes it to the loss, which agrees, and so do all gradients
         if value.rows and not maker.alone and not self._is_left_open(value, maker):
             return False
         if value.taken:  # the loss, or unrecorded code uses it
@@ -304,7 +324,7 @@ class Settled:
         forward = self.graph.steps.get(forward_name(step.call))
         around = self.border(forward) if forward is not None else None
         while around is not None:
-            back = self.graph.backward.get(_backward(around))
+            back = self.graph.backward_of(around)
             if back is not None and back.gives and back is not step:
                 rows = [part.row for part in back.gives if part.row is not None and is_evidence(part.row)]
                 return rows if len(rows) == len(back.gives) else []
@@ -323,7 +343,7 @@ class Settled:
             if id(value) in seen:
                 continue
             seen.add(id(value))
-            rows = [row for row in value.rows if is_evidence(row)] if value.agrees else []
+            rows = self._sure(value) if value.agrees else []
             if not rows and id(value) in self._same_elsewhere:
                 rows = self._same_elsewhere[id(value)].rows
             if rows:
@@ -364,16 +384,25 @@ class Settled:
         return list(found.values())
 
 
+def _is_contradicted(value: Value, sure: Sequence[Row]) -> bool:
+    """Whether the same two values differ elsewhere: they passed only because much noise is expected of a call."""
+    bad = [row for row in value.rows if row.judgement.verdict == ERROR and row.distance]
+    keys = {(value_key(row.target), value_key(row.golden)) for row in sure} if bad else set()
+    return any((value_key(row.target), value_key(row.golden)) in keys for row in bad)
+
+
+def _is_first_seen_as(view: Value, value: Value) -> bool:
+    """Whether a view shows the same numbers of a value that only this run has: what is written to its memory later is
+    different."""
+    alone = bool(value.rows) and all(row.absent for row in value.rows)
+    return alone and value_key(view.item) is not None and value_key(view.item) == value_key(value.item)
+
+
 def _is_lone_result(part: Part, value: Value) -> bool:
     """A second result of the model that only one run returns, and that no call uses."""
     if part.value is not value or part.row is None:
         return False
     return bool(part.row.absent) or part.row.why.kind is Kind.NULL
-
-
-def _backward(step: Step) -> str:
-    call = step.call
-    return f"{call.key}.backward.{call.number}" if call.kind == "module" else f"{call.key}.{call.number}.backward"
 
 
 def _was_given_the_same(step: Step) -> bool:
@@ -398,8 +427,12 @@ def _tail(groups: Sequence[Group]) -> tuple[int, int]:
 
 
 def is_evidence(row: Row) -> bool:
-    """Whether the row shows that a value is the same in both runs. It needs numbers; booleans have none."""
+    """Whether the row shows that a value is the same in both runs. It needs numbers; booleans have none. A row of the
+    forward that passes in noise, while its elements have different places, shows nothing."""
     if row.judgement.verdict != PASS or not is_tensor(row.golden) or not is_tensor(row.target) or row.golden is None:
+        return False
+    call = row.match.call
+    if row.distance and call.direction == FORWARD and not is_derived(call.key) and is_other_order(row):
         return False
     return _sees_order(row) or (dtype_name(row.golden) != "bool" and count(row.golden) > 0)
 
@@ -421,11 +454,14 @@ def is_of_same_size(row: Row) -> bool:
 
 def at_least(row: Row) -> float:
     """How large a difference must be to show in a row: in low precision, what counts as rounding is large too."""
-    return max(LARGE, ABOVE_ROUNDING * row.tolerance)
+    return max(LARGE, min(ABOVE_ROUNDING * row.tolerance, max(OTHER, ABOVE_COARSE * row.tolerance)))
 
 
 def _is_computed_from(value: Value, weak: set[int]) -> bool:
-    """Whether it has the order of such a value: a view, or the result of a call that keeps elements in their places."""
+    """Whether it has the order of such a value: a view, or the result of a call that keeps elements in their places. A
+    single number has no order."""
+    if value.item is not None and count(value.item) == 1:
+        return False
     if value.source is not None:
         return id(value.source) in weak
     step = value.maker
@@ -462,31 +498,15 @@ def _sides(rows: Sequence[Row]) -> tuple[list[Item], list[Item]]:
 
 
 def _sees_order(row: Row) -> bool:
-    return row.measured is not None or bool((row.golden or {}).get("md5")) or is_in_order(row)
+    return row.measured is not None or bool((row.golden or {}).get("md5")) or is_in_order(row) or _is_near_order(row)
 
 
-def moved_rows(groups: Sequence[Group]) -> set[int]:
-    """The rows that differ, and whose values occur elsewhere in the other run: they were not changed, but have
-    different partners (experts in a different order). One value is enough if the calls take different arguments (one
-    call against two)."""
-    bad = [row for _, rows in groups for row in rows if row.judgement.verdict == ERROR and is_tensor(row.golden)]
-    unlike = {id(match) for match, rows in groups if any(row.absent for row in rows)}
-    if not bad:
-        return set()
-    known: tuple[set[object], set[object]] = set(), set()
-    for _, rows in groups:
-        for row in rows:
-            for side, item in zip(known, (row.target, row.golden)):
-                side.add(value_key(item) if is_tensor(item) and count(item or {}) >= FEW else None)
-    ours, theirs = known
-    return {
-        id(row)
-        for row in bad
-        if (a := value_key(row.target)) is not None
-        and (b := value_key(row.golden)) is not None
-        and a != b
-        and ((a in theirs and b in ours) or (id(row.match) in unlike and (a in theirs or b in ours)))
-    }
+def _is_near_order(row: Row) -> bool:
+    """Whether Order is no further off than noise allows: a different order would be far off."""
+    if is_masked(row.target or {}) or is_masked(row.golden or {}):
+        return False
+    away = order_distance(row.target, row.golden)
+    return away is not None and away <= min(row.tolerance, NEAR)
 
 
 def same_values(target: Settled, golden: Settled) -> None:

@@ -8,12 +8,15 @@ if the elements are noisy.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
-from msprobe.compare.calls import BACKWARD, FORWARD
+from msprobe.compare.calls import BACKWARD, FORWARD, Match
 from msprobe.compare.judge.rounding import Context, epsilon_of
 from msprobe.compare.measure import distance
-from msprobe.compare.rows import Row
+from msprobe.compare.measure.distance import epsilon
+from msprobe.compare.operators import VIEWS, word_of
+from msprobe.compare.rows import Row, is_tensor
 
 AMPLIFICATION = 16.0
 """How many times larger than all earlier noise the worst element may be and still count as noise."""
@@ -54,8 +57,11 @@ class Noise:
         """The largest difference of a norm or mean that was accepted in this step."""
         self._forward = 0.0
         self._coarsest = 0.0
+        self._own: dict[tuple[str, Optional[str]], list[float]] = {}
+        """The coarsest results of calls that only the target, or only the golden run makes, by module."""
 
     def start_step(self, ported: bool) -> None:
+        self._own.clear()
         self.at_start = self.level
         self.ported = ported
         self.average = 0.0
@@ -67,6 +73,22 @@ class Noise:
             self._forward = max(self._forward, away)
         elif context.has_kink:
             self.kinks = max(self.kinks, away)
+
+    def expect(self, match: Match, rows: Sequence[Row]) -> None:
+        """Where both runs compute something by calls of their own, and the golden run in a coarse dtype, their results
+        are rounded differently. A cast only moves the rounding."""
+        if match.how != "unmatched" or word_of(match.call.key) in VIEWS:
+            return
+        made = [row.golden or row.target or {} for row in rows if not row.is_input]
+        rounding = max([epsilon(item) for item in made if is_tensor(item)], default=0.0)
+        ours, theirs = self._own.setdefault((match.call.direction, match.call.parent), [0.0, 0.0])
+        if match.target is None:
+            theirs = max(theirs, rounding)
+        else:
+            ours = max(ours, rounding)
+        self._own[match.call.direction, match.call.parent] = [ours, theirs]
+        if ours and theirs > COARSE:
+            self.level = max(self.level, theirs)
 
     def knows(self, away: float, context: Context) -> bool:
         """Whether such a difference is already known."""

@@ -167,6 +167,7 @@ class Judge:
     def judge(self, match: Match, rows: Sequence[Row]) -> list[Judgement]:
         """The judgements of a call's rows, which are measured."""
         call = match.call
+        self.noise.expect(match, rows)
         if call.kind == "module" and call.direction == BACKWARD:
             self._remember_gradient(call.key, rows)
         exempt = self._exemptions.of_call(match, rows)

@@ -16,6 +16,8 @@ from msprobe.compare.rows import Item, Row, is_tensor
 ROUNDING = 32.0
 """How many times the rounding of its elements the Order may be off. The rounding is half an epsilon, or the largest
 difference of a statistic: an extreme is one element, so that its error may be a few times smaller than most."""
+FAR = 0.1
+"""How far off Order is at least, relative to the norm, if elements have different places."""
 EXACT = 1e-9
 """The same for tensors with equal statistics: any rounding of an element would show in them."""
 
@@ -67,3 +69,8 @@ def order_distance(target: Item, golden: Item) -> Optional[float]:
     if orders[0] is None or orders[1] is None or not norms[0] or not norms[1]:
         return None
     return abs(orders[0] - orders[1]) / max(norms[0], norms[1])
+
+
+def is_other_order(row: Row) -> bool:
+    """Whether Order shows that the elements have different places, whatever the statistics say."""
+    return (order_distance(row.target, row.golden) or 0.0) > FAR

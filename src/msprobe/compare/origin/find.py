@@ -13,6 +13,8 @@ from dataclasses import replace
 from typing import Any, Optional
 
 from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Match, forward_name
+from msprobe.compare.excuses import is_other_api
+from msprobe.compare.flow.mispaired import has_nothing_in_common
 from msprobe.compare.measure.distance import count, epsilon, is_repetition, number, result_key, value_key
 from msprobe.compare.measure.order import has_same_order, is_reordered
 from msprobe.compare.measure.rows import SAME_STATISTICS
@@ -32,6 +34,7 @@ from msprobe.compare.origin.structure import (
     left_out,
     made_inside,
     structural,
+    without_rewritten,
 )
 from msprobe.compare.origin.trace import Trace, bad_rows
 from msprobe.compare.origin.training import TrainingDifference
@@ -263,6 +266,8 @@ def _training(found: Sequence[TrainingDifference], trace: Trace) -> Candidate:
     index = (shown or known or [len(trace.groups) - 1])[0]
     bad = bad_rows(trace.groups[index][1]) if shown else []
     rest = tuple(one.sentence for one in found[1:4])
+    if found[0].kind == "total norm":
+        rest += tuple(_between(trace))
     if found[0].kind == "clipping":
         factor = _gradient_factor(trace)
         used = Message("evidence.gradients_factor", factor=factor) if factor else Message("evidence.gradients_differ")
@@ -274,6 +279,9 @@ def _training(found: Sequence[TrainingDifference], trace: Trace) -> Candidate:
 def _blame(index: int, trace: Trace) -> Candidate:
     match, rows = trace.groups[index]
     bad = bad_rows(rows)
+    if trace.phases[index] is Phase.AFTER and is_other_api(match) and has_nothing_in_common(match, rows):
+        found = candidate("replaced", index, None, trace, tuple(plain_arguments(match)))
+        return replace(found, other=_golden_name(match))
     inputs = [row for row in bad if row.is_input]
     arguments = other_arguments(match, inputs, rows)
     if arguments:
@@ -424,7 +432,7 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
     passed = [_passed(row, index, trace, golden) for golden in (False, True)]
     alone = next((one[0] for one in reversed(passed) if one is not None and one[0].how == "unmatched"), None)
     place = next((i for i in trace.unmatched if trace.groups[i][0] is alone), None)
-    if place is not None and not is_excused(trace.groups[place]):
+    if place is not None and not is_excused(trace.groups[place]) and without_rewritten([place], trace):
         return _rewritten(candidate_of_one_run(place, trace), index, row, trace)
     wired = _wiring(*passed)
     if wired is not None:

@@ -11,10 +11,10 @@ from msprobe.compare.phases import Phase
 
 
 def findings(training: Sequence[TrainingDifference], trace: Trace) -> dict[Phase, list[TrainingDifference]]:
-    """By phase. None if every update of a parameter agrees: what no result shows is a note. So is clipping if the
-    optimizer received the same gradients, and a step that one run makes by hand."""
-    if updates_agree(trace) and not trace.introduced:
-        return {phase: [] for phase in Phase}
+    """By phase. If every update of a parameter agrees, only what clipping hides: what no result shows is a note. So is
+    clipping if the optimizer received the same gradients, and a step that one run makes by hand."""
+    hidden = updates_agree(trace) and not trace.introduced
+    training = [one for one in training if hidden is (one.kind == "total norm")]
     seen = without_compiled(training, trace)
     left = [one for one in seen if not one.note_only]
     if same_gradients(trace):

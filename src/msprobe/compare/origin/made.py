@@ -26,7 +26,7 @@ from msprobe.dump.made_values import MOST_LINKS, Held, Link, MadeValues, Source
 from msprobe.dump.stack_frames import Frame, is_library
 from msprobe.messages import Message
 
-_LONGEST = 160
+_LONGEST = 100
 _SHAPED = ("view", "reshape", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze", "view_as", "reshape_as")
 _RESHAPES = frozenset(_SHAPED)
 _EXPANDS = frozenset(["expand", "expand_as", "broadcast_to"])
@@ -254,24 +254,23 @@ def _word(link: Link) -> str:
 # Words.
 
 
-def _text(way: Way, first: int = -1) -> str:
-    """`torch.arange(1, 8)[None, :]`, `rope.table[:7]`; from the call at `first` on, that call alone."""
-    text = ""
-    if first < 0:
-        text = way.held.name if way.held is not None else way.name
-        if way.outside:
-            text = Message("made.tensor")
-    parts = way.parts if first < 0 else way.parts[first : first + 1]
-    code = "".join(_part_text(part, bool(text) or place > 0 or first > 0) for place, part in enumerate(parts))
-    if not text and not code:
-        return Message("made.nothing")
-    return (
-        Message("made.code", what=text, code=code)
-        if isinstance(text, Message) and code
-        else f"{text}{code}"
-        if code
-        else text
-    )
+def _text(way: Way, shown: int = -1) -> str:
+    """`torch.arange(1, 8)[None, :]`, `rope.table[:7]`; with `shown` only this call and what it takes."""
+    base: str = way.held.name if way.held is not None else way.name
+    if way.outside:
+        base = Message("made.tensor")
+    parts = list(enumerate(way.parts))
+    shown = min(shown, len(parts) - 1)
+    left_out = "…" if shown > 0 else ""
+    if shown >= 0:
+        base = "" if shown > 0 else base
+        parts = parts[shown : shown + 1]
+    code = left_out + "".join(_part_text(part, bool(base) or place > 0) for place, part in parts)
+    if 0 <= shown < len(way.parts) - 1:
+        code += "…"
+    if not code:
+        return base or Message("made.nothing")
+    return Message("made.code", what=base, code=code) if isinstance(base, Message) else f"{base}{code}"
 
 
 def _part_text(part: Part, follows: bool) -> str:

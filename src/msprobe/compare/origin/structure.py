@@ -10,6 +10,7 @@ from msprobe.compare.calls import BACKWARD, FORWARD, Match, forward_name, module
 from msprobe.compare.measure import distance
 from msprobe.compare.measure.distance import value_key
 from msprobe.compare.origin.arguments import plain_arguments
+from msprobe.compare.origin.source import user_lines
 from msprobe.compare.origin.trace import Trace, bad_rows
 from msprobe.compare.origin.wording import Candidate
 from msprobe.compare.phases import Phase
@@ -29,7 +30,7 @@ def structural(index: int, inputs: list[Row], trace: Trace) -> Optional[Candidat
     direction = trace.groups[index][0].call.direction
     before = [i for i in trace.unmatched if i < index and trace.groups[i][0].call.direction == direction]
     before = [i for i in before if not is_excused(trace.groups[i])]
-    before = _without_rewritten(before, trace) if before else before
+    before = without_rewritten(before, trace) if before else before
     if not before:
         return None
     for i in reversed(before):
@@ -58,15 +59,27 @@ def is_excused(group: Group) -> bool:
     return bool(group[1]) and all(row.excuse is not None for row in group[1])
 
 
-def _without_rewritten(places: list[int], trace: Trace) -> list[int]:
+def without_rewritten(places: list[int], trace: Trace) -> list[int]:
     """Leaves out calls of a part that is written in a different way (fused projections): in a different layer the same
     call has no counterpart either, and the results agree there."""
     agree: dict[object, set[str]] = defaultdict(set)
+    lines: set[object] = set()
     for i in trace.unmatched:
         match, rows = trace.groups[i]
         if rows and all(row.why.kind is Kind.COVERED for row in rows):
             agree[_part(match)].add(_path(match))
-    return [i for i in places if not agree[_part(trace.groups[i][0])] - {_path(trace.groups[i][0])}]
+            lines.add(_line(i, trace))
+    places = [i for i in places if not agree[_part(trace.groups[i][0])] - {_path(trace.groups[i][0])}]
+    return [i for i in places if _line(i, trace) not in lines]
+
+
+def _line(index: int, trace: Trace) -> object:
+    """After the backward, what a line of the script does to the gradient of each parameter; else nothing that two calls
+    have in common."""
+    match = trace.groups[index][0]
+    lines = user_lines(trace.stacks, match)
+    known = trace.phases[index] is Phase.AFTER and any(lines)
+    return (match.call.key, lines) if known else index
 
 
 def _part(match: Match) -> tuple[bool, str, str]:

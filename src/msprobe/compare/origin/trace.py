@@ -81,7 +81,7 @@ def follow(groups: Sequence[Group], stacks: Stacks = ({}, {}), facts: Optional[S
             trace.gradients += [(index, row) for row in bad if row.why.kind is Kind.GRADIENT]
         # If a weight agreed at an earlier call of the module in the same step, it was updated since then.
         weights = [row for row in numeric if _is_weight(row) and (call.key, row.slot) not in agreed]
-        if weights and phases[index] is Phase.AFTER and _has_begun(trace, phases):
+        if weights and phases[index] is Phase.AFTER and _has_begun(trace, phases, weights):
             weights = []  # of a moving average, first used after its update
         if weights and call.direction == FORWARD:
             trace.weights += [(index, row) for row in weights]
@@ -100,14 +100,23 @@ def follow(groups: Sequence[Group], stacks: Stacks = ({}, {}), facts: Optional[S
     return trace
 
 
-def _has_begun(trace: Trace, phases: Sequence[Phase]) -> bool:
+def _has_begun(trace: Trace, phases: Sequence[Phase], weights: Sequence[Row]) -> bool:
     """Whether a difference began before the first use of weights after the backward. A call after the backward that
-    only received a different tensor may have received these weights."""
+    only received a different tensor may have received these weights; their memory shows whether it did."""
+    held = _memory(weights, trace)
     for index in trace.introduced:
-        received = any(row.is_input and is_tensor(row.golden) for row in bad_rows(trace.groups[index][1]))
-        if phases[index] is not Phase.AFTER or not received:
+        received = [row for row in bad_rows(trace.groups[index][1]) if row.is_input and is_tensor(row.golden)]
+        given = _memory(received, trace)
+        if phases[index] is not Phase.AFTER or not received or (held and given and not held & given):
             return True
     return bool(trace.gradients)
+
+
+def _memory(rows: Sequence[Row], trace: Trace) -> set[object]:
+    """The memory of these tensors in the target, as far as it was recorded."""
+    graph = trace.facts.graphs[0] if trace.facts is not None else None
+    values = [graph.of_row.get(id(row)) for row in rows] if graph is not None else []
+    return {value.memory for value in values if value is not None and value.memory is not None}
 
 
 def _role(match: Match, bad: list[Row], phase: Phase, seen: set[Phase], tree: _Tree) -> str:

@@ -39,6 +39,8 @@ _SHOWN = {
 
 _ROUNDED = 1e-4
 """How far apart the norms of all gradients may be in two runs and still count as the same."""
+_HIDDEN = 0.05
+"""How far apart these norms are at least, if the gradients before clipping differ by more than noise."""
 _ORDER = ("lr", "betas", "eps", "weight_decay", "momentum")
 
 
@@ -95,7 +97,8 @@ def _of(events: Sequence[Event], *kinds: str) -> list[Event]:
 
 
 def _clearing(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[TrainingDifference]:
-    """A backward of the step adds to existing gradients, while the other run has none at that time."""
+    """A backward of the step adds to existing gradients, while the other run has none at that time, or, with several
+    models, those of fewer parameters."""
     ours, theirs = _of(target, "backward"), _of(golden, "backward")
     if len(ours) != len(theirs):
         ours, theirs = ours[:1], theirs[:1]
@@ -103,11 +106,15 @@ def _clearing(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[Trai
     if counts:  # zero_grad(set_to_none=False) of the step before: the first backward adds to zeros
         event, x, y = counts[0]
         counts[0] = event, 0 if _sets_to_zero(target) else x, 0 if _sets_to_zero(golden) else y
-    known = [(a, x, y) for a, x, y in counts if isinstance(x, int) and isinstance(y, int) and bool(x) != bool(y)]
+    known = [(a, x, y) for a, x, y in counts if isinstance(x, int) and isinstance(y, int) and x != y]
+    cleared = [len(_of(events, "zero_grad")) for events in (target, golden)]
+    known = [(a, x, y) for a, x, y in known if not (x and y) or (x > y) == (cleared[0] < cleared[1])]
     if not known:
         return
     event, held, usual = known[0]
-    if held:
+    if held and usual:
+        text = Message("training.other_cleared", number=held, golden=usual)
+    elif held:
         text = Message("training.not_cleared", number=held)
     else:
         text = Message("training.cleared", number=usual)
@@ -146,6 +153,7 @@ def _clipping(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[Trai
         yield from _other_number(target, golden, "clip_grad_norm", "clip_grad_norm_")
     else:
         yield from _still_scaled(target, golden)
+        yield from _other_norms(target, golden)
         starts = zip(_of(target, "clip_grad_norm"), _of(golden, "clip_grad_norm"))
         for (a, b), (start, other) in zip(zip(ours, theirs), starts):
             for events, key in (((a, b), "max_norm"), ((start, other), "norm_type")):
@@ -182,6 +190,17 @@ def _other_number(
     text = Message("also", parts=[text, Message("training.clips_nothing")]) if idle else text
     which = "unseen step" if unseen else "class" if kind == "optimizer_step" else "clipping"
     yield TrainingDifference(text, Phase.AFTER, which, after, note_only=idle)
+
+
+def _other_norms(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[TrainingDifference]:
+    """clip_grad_norm_ received larger or smaller gradients in one run. It may give both the same norm, so that neither
+    the gradients that the optimizer receives nor the updates show it."""
+    ours, theirs = (_of(events, "clip_grad_norm_end") for events in (target, golden))
+    for a, b, one, other in zip(ours, theirs, _numbers(ours, "total_norm"), _numbers(theirs, "total_norm")):
+        known = 0.0 < one < math.inf and 0.0 < other < math.inf
+        if known and not math.isclose(one, other, rel_tol=_HIDDEN) and not (_clips_nothing(a) and _clips_nothing(b)):
+            norms = {"target": f"{one:.6g}", "golden": f"{other:.6g}", "factor": f"{one / other:.3g}"}
+            yield TrainingDifference(Message("training.total_norm", **norms), Phase.AFTER, "total norm", _after(a))
 
 
 def _clips_nothing(event: Event) -> bool:
