@@ -67,7 +67,7 @@ def make_dumps(root: Path) -> dict[str, tuple[Path, ...]]:
     socket.gethostname = lambda: "node1"
     for name, eps in (("golden", "1e-5"), ("target", "1e-3")):
         sys.argv[:] = ["train.py", "--eps", eps]
-        runpy.run_path(str(root / "train.py"), {"place": name}, "run")  # this file is in no stack that is shown
+        runpy.run_path("train.py", {"place": name}, "run")  # this file is in no stack that is shown
     sys.argv[:] = ["train.py"]
     return {
         "demo": (Path("target"), Path("golden")),
