@@ -262,3 +262,21 @@ def test_copies_of_weights_that_an_optimizer_keeps_are_results_of_the_step(tmp_p
     wrong = compare(trained("lost"), golden)
     assert wrong.origin is not None
     assert (wrong.origin.name, wrong.origin.step) == ("Tensor.copy_.0.forward", 1)
+
+
+def test_an_index_that_is_not_recorded_leads_from_what_needs_a_gradient(tmp_path: Path) -> None:
+    """What is read by the index of the answers does not come from the scores, nor the other way round."""
+
+    def boxes(divisor: float) -> Loss:
+        def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+            chosen, offsets = torch.arange(16) % 3 > 0, x.flatten(0, 1)[:, :4]
+            wanted = offsets / divisor if divisor != 1.0 else offsets
+            return F.smooth_l1_loss(model(x).flatten(0, 1)[chosen], wanted[chosen])
+
+        return loss
+
+    golden = run(tmp_path / "golden", seeded(small), boxes(0.1))
+    assert compare(run(tmp_path / "same", seeded(small), boxes(0.1)), golden).verdict == "same"
+    assert said(compare(run(tmp_path / "wrong", seeded(small), boxes(1.0)), golden)) == (
+        "Tensor.__truediv__.0.forward is missing in the target"
+    )

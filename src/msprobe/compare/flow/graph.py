@@ -366,8 +366,11 @@ def _same_numbers(item: dict[str, Any], backward: bool) -> object:
 
 
 def _holds(made: Item, taken: Item) -> bool:
-    """Whether elements of a float tensor may be elements of the other."""
+    """Whether elements of a float tensor may be elements of the other. One that needs a gradient comes from one that
+    does."""
     if made is None or taken is None or made.get("dtype") != taken.get("dtype"):
+        return False
+    if taken.get("requires_grad") and not made.get("requires_grad"):
         return False
     ends = [number(item.get(key)) for key in ("Min", "Max") for item in (made, taken)]
     if None in ends or epsilon(made) == 0.0:
