@@ -18,8 +18,10 @@ def normalised(eps: float = 1e-5) -> nn.Module:
     return nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32, eps=eps), nn.GELU(), nn.Linear(32, 4))
 
 
-def train(path: Path, level: str, eps: float = 1e-5, decay: float = 0.9, shift: float = 0.0) -> Path:
-    """`shift` moves a weight of the average before training."""
+def train(
+    path: Path, level: str, eps: float = 1e-5, decay: float = 0.9, shift: float = 0.0, hidden: bool = False
+) -> Path:
+    """`shift` moves a weight of the average before training. `hidden`: no recorded call reads or writes the average."""
     torch.set_num_threads(1)
     model = seeded(lambda: normalised(eps))
     average = copy.deepcopy(model).requires_grad_(False)
@@ -33,9 +35,12 @@ def train(path: Path, level: str, eps: float = 1e-5, decay: float = 0.9, shift: 
         optimizer.step()
         optimizer.zero_grad()
         with torch.no_grad():
-            for slow, fast in zip(average.parameters(), model.parameters()):
-                slow.mul_(decay).add_(fast, alpha=1 - decay)
-            average(batch(step))
+            if hidden:
+                torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 1 - decay)
+            else:
+                for slow, fast in zip(average.parameters(), model.parameters()):
+                    slow.mul_(decay).add_(fast, alpha=1 - decay)
+                average(batch(step))
         debugger.stop()
         debugger.step()
     return path
@@ -59,3 +64,13 @@ def test_a_wrong_factor_of_the_average_is_named(tmp_path: Path) -> None:
 def test_an_average_that_begins_with_different_weights_is_named(tmp_path: Path, level: str) -> None:
     golden, target = train(tmp_path / "golden", level), train(tmp_path / "target", level, shift=0.1)
     assert "weight of Module.1.0.Linear differs" in said(compare(target, golden))
+
+
+@pytest.mark.parametrize("level", ["L0", "mix"])
+def test_an_average_that_no_recorded_call_reads_is_a_result_of_the_step(tmp_path: Path, level: str) -> None:
+    golden = train(tmp_path / "golden", level, hidden=True)
+    target = train(tmp_path / "target", level, decay=0.8, hidden=True)
+    assert said(compare(target, golden)).startswith("parameter 1.0.weight is different after the step")
+    assert compare(train(tmp_path / "again", level, hidden=True), golden).verdict == "same"
+    fault = said(compare(train(tmp_path / "fault", level, eps=0.1, hidden=True), golden))
+    assert "Module.0.1.LayerNorm" in fault

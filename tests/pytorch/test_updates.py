@@ -187,6 +187,22 @@ def test_a_frozen_parameter_without_an_optimizer_is_no_update(tmp_path):
     assert list(updates(dump)[0]["parameters"]) == ["0.bias"]
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_an_average_that_no_call_reads_is_recorded_after_the_step(tmp_path, level):
+    model = net()
+    average, idle = copy.deepcopy(model), copy.deepcopy(model)
+    with collecting(tmp_path, [model, average, idle], level=level) as dump:
+        model(torch.ones(2, 4)).square().sum().backward()
+        Duck(model).step()
+        with torch.no_grad():
+            torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 0.1)
+    found = updates(dump)[0]["parameters"]
+    assert [name for name in found if not name.startswith("0.")] == [f"1.{name}" for name in model.state_dict()]
+    for name, parameter in average.named_parameters():
+        assert found[f"1.{name}"]["before"] is found[f"1.{name}"]["gradient"] is None
+        assert_same(found[f"1.{name}"]["after"], parameter)
+
+
 def test_without_a_model_parameters_have_the_names_of_their_places(tmp_path):
     weight, bias = (torch.ones(3, requires_grad=True) for _ in range(2))
     first, second = torch.optim.SGD([weight, bias], RATE), torch.optim.SGD([("other", torch.ones(2))], RATE)

@@ -8,29 +8,30 @@ from pathlib import Path
 
 from msprobe.dump import layout
 
-_INSTALLED = re.compile(r"File /[^,\n]*?/((?:site|dist)-packages/|lib/python3[^/,\n]*/)")
+_INSTALLED = re.compile(r"^(File )?/[^,\n]*?/((?:site|dist)-packages/|lib/python3[^/,\n]*/)")
 _PRIVATE = ("hostname", "directory", "platform", "time")
 
 
 def shorten_paths(name: str, content: bytes, root: Path) -> bytes:
-    """The content of one file of a dump, with shorter paths in its stacks and without private facts in its header."""
-    if name == layout.STACK:
-        return json.dumps(_shorten(json.loads(content), f"File {root}/"), separators=(",", ":")).encode()
+    """The content of one file of a dump, with shorter paths of source files and without private facts in its header."""
+    if name in (layout.STACK, layout.TRAINING, layout.FLOW):
+        return json.dumps(_shorten(json.loads(content), root), separators=(",", ":")).encode()
     if name == layout.RUN:
         run = {key: value for key, value in json.loads(content).items() if key not in _PRIVATE}
         if isinstance(run.get("command"), list):
             run["command"] = [Path(str(word)).name for word in run["command"][:1]] + run["command"][1:]
-        run["made"] = _shorten(run.get("made", {}), f"File {root}/")
+        run["made"] = _shorten(run.get("made", {}), root)
         return json.dumps(run, separators=(",", ":")).encode()
     return content
 
 
-def _shorten(value: object, project: str) -> object:
+def _shorten(value: object, root: Path, key: str = "") -> object:
+    """`key`: the name of the member that `value` is. Under "file" a path stands alone, elsewhere after "File "."""
     if isinstance(value, dict):
-        return {key: _shorten(one, project) for key, one in value.items()}
+        return {name: _shorten(one, root, name) for name, one in value.items()}
     if isinstance(value, list):
-        return [_shorten(one, project) for one in value]
-    if isinstance(value, str) and value.startswith("File /"):
-        installed = _INSTALLED.sub(r"File /\1", value)
-        return installed if installed != value else value.replace(project, "File ", 1)
+        return [_shorten(one, root) for one in value]
+    if isinstance(value, str) and value.startswith("/" if key == "file" else "File /"):
+        installed = _INSTALLED.sub(r"\1\2", value)
+        return installed if installed != value else value.replace(f"{root}/", "", 1)
     return value

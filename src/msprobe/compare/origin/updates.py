@@ -79,7 +79,8 @@ def blame_update(trace: Trace, loop: Sequence[Message] = ()) -> Optional[Candida
             said = _with_factor(Message("update.buffer", name=name), before, after, "update.change_factor")
             found = candidate("buffer", index, after, trace, (*_last_writers(after, trace), *loop))
             return replace(found, said=said)
-        said = _with_factor(Message("update.differs", name=name), before, after, "update.factor")
+        id = "update.differs" if before is not None else "update.after"
+        said = _with_factor(Message(id, name=name), before, after, "update.factor")
         said = Message("also", parts=[*loop, said]) if loop else said
         return replace(candidate("update", index, after, trace, tuple(_last_writers(after, trace))), said=said)
     return None

@@ -2,7 +2,8 @@
 
 An optimizer of torch reports its steps, so its parameters are read when the first step begins, and again at stop(). An
 update by hand and an optimizer of another library report nothing. They are found at stop(): a parameter has changed
-since the first backward pass. Its old value is then the one that msprobe has seen in the forward.
+since the first backward pass. Its old value is then the one that msprobe has seen in the forward. A parameter that
+no forward has shown (a moving average of the weights) has changed if it was written after start().
 
 Texts are kept, never tensors, except the parameters themselves from start() to stop().
 """
@@ -28,6 +29,7 @@ class _Parameter:
 
     name: str
     tensor: Any
+    begun: Optional[TensorState] = None  # at start()
     state: Optional[TensorState] = None
     known: Optional[KnownText] = None  # its text in the forward
     before: Optional[str] = None
@@ -52,7 +54,7 @@ class ParameterUpdates:
         """start() with the parameters of the model."""
         for name, parameter in parameters:
             if not is_lazy(parameter):
-                self._parameters.setdefault(id(parameter), _Parameter(name, parameter))
+                self._parameters.setdefault(id(parameter), _Parameter(name, parameter, state_of(parameter)))
         self._texts.follow(self._parameters)
 
     def add_buffer(self, name: str, buffer: Any, text: str) -> None:
@@ -132,15 +134,12 @@ class ParameterUpdates:
             changed = self._has_changed(parameter)
             if not changed and not parameter.stepped:
                 continue
-            if parameter.before is None:
-                assert parameter.known is not None
+            if parameter.before is None and parameter.known is not None:
                 parameter.before = self._texts.text_of(parameter.known, self._path(parameter.name, "before"))
                 self._take_gradient(parameter)
             after = self._recorder.values.value(parameter.tensor, self._path(parameter.name, "after"))
-            yield (
-                f'{key_text(parameter.name)}: {{"before": {parameter.before}, "gradient": {parameter.gradient}, '
-                f'"after": {after}}}'
-            )
+            before, name = parameter.before or "null", key_text(parameter.name)
+            yield f'{name}: {{"before": {before}, "gradient": {parameter.gradient}, "after": {after}}}'
 
     def _has_changed(self, parameter: _Parameter) -> bool:
         """Whether a parameter may have another value than before.
@@ -149,8 +148,9 @@ class ParameterUpdates:
         used, the parameter is measured.
         """
         tensor = parameter.tensor
-        if parameter.before is None and parameter.known is None:
-            return False  # nothing has shown its value
+        if parameter.before is None and parameter.known is None:  # nothing has shown its value
+            now, begun = state_of(tensor), parameter.begun
+            return now is not None and begun is not None and now[1] == begun[1] and now[0] != begun[0]
         if state_of(tensor) != parameter.state:
             return True
         if parameter.stepped:
