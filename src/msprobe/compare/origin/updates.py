@@ -10,7 +10,7 @@ from typing import Optional
 from msprobe.compare.excuses import change_of_mean, same_changes
 from msprobe.compare.flow.settle import is_evidence
 from msprobe.compare.measure.distance import count, epsilon, scale
-from msprobe.compare.operators import BUFFER, UPDATE
+from msprobe.compare.operators import BUFFER, UPDATE, is_derived
 from msprobe.compare.origin.structure import candidate
 from msprobe.compare.origin.trace import Trace, bad_rows
 from msprobe.compare.origin.wording import Candidate
@@ -107,5 +107,5 @@ def _last_writers(row: Row, trace: Trace) -> Iterator[Message]:
         value = side.graph.of_row.get(id(row))
         maker = value.maker if value is not None else None
         last = maker if maker is not None else side.graph.last_writer(value.memory if value is not None else None)
-        if last is not None:
+        if last is not None and not is_derived(last.call.key):
             yield Message("update.writer", side=run, call=last.call.name)
