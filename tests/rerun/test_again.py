@@ -17,7 +17,7 @@ from written import call, tensor, write_dump
 
 from msprobe.cli import main
 
-from .plants import CLEAN, PLANTS
+from .plants import CLEAN, PLANTS, Plant
 
 QUICK = ("no_seed", "own_kernel", "flipped_weight")
 
@@ -30,7 +30,7 @@ def _again(directory: Path, script: str, *options: str) -> tuple[int, dict[str, 
 
 
 Answer = tuple[int, dict[str, Any], str]
-AgainOn = Callable[[str], tuple[Path, Answer]]
+AgainOn = Callable[[Plant], tuple[Path, Answer]]
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +38,9 @@ def again_on(tmp_path_factory: pytest.TempPathFactory) -> AgainOn:
     """The directory and the answer of a script of plants.py, which keeps its dumps there and runs once for all."""
 
     @functools.cache
-    def run(name: str) -> tuple[Path, Answer]:
-        directory = tmp_path_factory.mktemp(name)
-        return directory, _again(directory, (PLANTS.get(name) or CLEAN[name]).script, "-o", "kept")
+    def run(plant: Plant) -> tuple[Path, Answer]:
+        directory = tmp_path_factory.mktemp("again")
+        return directory, _again(directory, plant.script, "-o", "kept")
 
     return run
 
@@ -51,20 +51,20 @@ def _marks(names: Any) -> list[Any]:
 
 @pytest.mark.parametrize("name", _marks(PLANTS))
 def test_a_planted_source_is_named(again_on: AgainOn, name: str) -> None:
-    _, (code, answer, errors) = again_on(name)
+    _, (code, answer, errors) = again_on(PLANTS[name])
     assert code == 1, errors
     assert answer["cause"] == PLANTS[name].cause, answer
 
 
 @pytest.mark.parametrize("name", _marks(CLEAN))
 def test_a_script_that_repeats_itself_is_not_reported(again_on: AgainOn, name: str) -> None:
-    _, (code, answer, errors) = again_on(name)
+    _, (code, answer, errors) = again_on(CLEAN[name])
     assert (code, answer.get("repeats")) == (0, True), (answer, errors)
     assert answer["records"] > 100
 
 
 def test_the_flipped_bit_is_printed_with_its_weight(again_on: AgainOn) -> None:
-    _, (_, answer, _) = again_on("flipped_weight")
+    _, (_, answer, _) = again_on(PLANTS["flipped_weight"])
     assert answer["sentence"].startswith(
         "Module.blocks.1.up.Linear.weight differs in one bit: bit 20 of element [0, 5]"
     )
@@ -81,7 +81,7 @@ def test_fix_says_whether_the_remedy_helps(tmp_path: Path) -> None:
 
 
 def test_an_earlier_dump_takes_the_place_of_the_first_run(again_on: AgainOn) -> None:
-    directory, _ = again_on("plain")
+    directory, _ = again_on(CLEAN["plain"])
     (directory / "mark").unlink()
     code, answer, errors = _again(directory, CLEAN["plain"].script, "--against", "kept/run1/dump")
     assert code == 0, errors
